@@ -35,6 +35,8 @@ class ScheduledBatch:
         preempted: requests that lost their blocks in this step.
         num_tokens: Σ p over all rows.
         num_sampled: rows that sample.
+        prefill_rows: indices of the rows in phase prefill; every other row decodes (one token after the
+            first sample since the last admission).
         decode_seqs, decode_context_tokens: rows in phase decode, and Σ (x + 1) over them.
         prefill_seqs, prefill_tokens: rows in phase prefill, and Σ p over them.
         prefill_attention_pairs: Σ p·x + p(p + 1)/2 over the prefill rows (query-key pairs of causal attention).
@@ -51,6 +53,7 @@ class ScheduledBatch:
         "preempted",
         "prefill_attention_pairs",
         "prefill_context_tokens",
+        "prefill_rows",
         "prefill_seqs",
         "prefill_tokens",
         "requests",
@@ -67,6 +70,7 @@ class ScheduledBatch:
         self.num_sampled = 0
         self.decode_seqs = 0
         self.decode_context_tokens = 0
+        self.prefill_rows: list[int] = []
         self.prefill_seqs = 0
         self.prefill_tokens = 0
         self.prefill_attention_pairs = 0

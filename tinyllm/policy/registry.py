@@ -1,0 +1,69 @@
+"""Policies by name, and a user's own by `module:Class`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from tinyllm.errors import InputError
+from tinyllm.policy.base import SchedulingPolicy
+from tinyllm.policy.fcfs import FCFS
+from tinyllm.policy.priority import Priority
+from tinyllm.policy.srpt import SRPT
+from tinyllm.policy.vtc import VTC
+
+POLICIES: dict[str, type[SchedulingPolicy]] = {
+    "fcfs": FCFS,
+    "priority": Priority,
+    "srpt": SRPT,
+    "vtc": VTC,
+}
+
+
+def make_policy(name: str, args: Mapping[str, Any] | None = None) -> SchedulingPolicy:
+    """A new policy object: a built-in by name, or `module:Class` from the import path or the current folder.
+
+    Args:
+        args: keyword arguments of the class (`--policy-arg key=value`).
+
+    Raises:
+        InputError: no such policy, module, class or argument, or the class is no SchedulingPolicy.
+    """
+    cls = _load_class(name) if ":" in name else POLICIES.get(name)
+    if cls is None:
+        raise InputError(
+            f"--policy {name}: unknown; choose {', '.join(POLICIES)}, or module:Class of your own"
+        )
+    known = inspect.signature(cls).parameters
+    for key in args or {}:
+        if key not in known:
+            takes = ", ".join(known) or "none"
+            raise InputError(f"--policy-arg {key}: {name} has no such argument; it takes: {takes}")
+    return cls(**(args or {}))
+
+
+def _load_class(name: str) -> type[SchedulingPolicy]:
+    module_name, _, class_name = name.partition(":")
+    if "" not in sys.path and "." not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and module_name.split(".")[0] == error.name.split(".")[0]:
+            raise InputError(
+                f"--policy {name}: no module {error.name!r} in this folder or on PYTHONPATH"
+            ) from error
+        raise InputError(
+            f"--policy {name}: {module_name} imports {error.name!r}, which is missing"
+        ) from error
+    except Exception as error:
+        raise InputError(f"--policy {name}: importing {module_name} failed: {error!r}") from error
+    cls = getattr(module, class_name, None)
+    if not (inspect.isclass(cls) and issubclass(cls, SchedulingPolicy)):
+        raise InputError(
+            f"--policy {name}: {module_name} has no class {class_name!r} that extends SchedulingPolicy"
+        )
+    return cls
