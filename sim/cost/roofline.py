@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from sim.cost.base import StepShape, round_ns
 from sim.cost.kernels import Kernels
@@ -12,6 +12,8 @@ from sim.hardware import GPU, gpu_by_name
 from sim.shapes import ModelShape, dtype_bytes, shape_by_name
 from sim.spec import build, require_non_negative
 from tinyllm.errors import InputError
+
+T = TypeVar("T")
 
 # An engine repeats a few thousand batch sizes at most; a memo without a bound could still be fed any.
 _MEMO_LIMIT: Final = 1 << 16
@@ -119,16 +121,19 @@ def _remember(memo: dict[int, float], key: int, value: float) -> float:
 
 
 def _read_gpu(value: object, where: str) -> GPU:
-    return build(GPU, value, where) if isinstance(value, Mapping) else gpu_by_name(_name(value, where))
+    return build(GPU, value, where) if isinstance(value, Mapping) else _look_up(gpu_by_name, value, where)
 
 
 def _read_shape(value: object, where: str) -> ModelShape:
-    return (
-        build(ModelShape, value, where) if isinstance(value, Mapping) else shape_by_name(_name(value, where))
-    )
+    if isinstance(value, Mapping):
+        return build(ModelShape, value, where)
+    return _look_up(shape_by_name, value, where)
 
 
-def _name(value: object, where: str) -> str:
+def _look_up(by_name: Callable[[str], T], value: object, where: str) -> T:
     if not isinstance(value, str):
         raise InputError(f"{where} is {value!r}; it must be a name or an object")
-    return value
+    try:
+        return by_name(value)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
