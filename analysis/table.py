@@ -1,0 +1,114 @@
+"""The comparison table in the terminal: a line a run, at most 110 columns wide."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from analysis.summary import Summary, summarize
+from tinyllm.engine.record.reader import Run
+
+MAX_WIDTH = 110
+NOT_DEFINED = "–"
+"""Shown where a metric has no value, such as the latency of a run in which nothing finished."""
+
+
+class Column(NamedTuple):
+    """One column of numbers: the key in a `Summary`, its heading, and how many of the shown unit are in one."""
+
+    key: str
+    heading: str
+    scale: float = 1.0
+
+
+COLUMNS = (
+    Column("offered", "offered"),
+    Column("completed", "done"),
+    Column("request_throughput", "req/s"),
+    Column("output_throughput", "tok/s"),
+    Column("ttft_mean", "TTFT\nmean s"),
+    Column("ttft_p50", "\np50 s"),
+    Column("ttft_p99", "\np99 s"),
+    Column("tpot_mean", "TPOT\nmean ms", 1e3),
+    Column("itl_p99", "ITL\np99 ms", 1e3),
+    Column("e2e_mean", "E2E\nmean s"),
+    Column("e2e_p99", "\np99 s"),
+)
+"""What the table shows of a `Summary`, in this order."""
+
+
+def print_comparison(
+    runs: Sequence[Run], *, warmup: float = 0.0, cooldown: float = 0.0, console: Console | None = None
+) -> None:
+    """Print a line a run, then the warnings. `warmup` and `cooldown` as in `analysis.summary.summarize`."""
+    print_summaries([summarize(run, warmup, cooldown) for run in runs], labels(runs), console=console)
+
+
+def print_summaries(
+    summaries: Sequence[Summary], names: Sequence[str], *, console: Console | None = None
+) -> None:
+    """Print the table of summaries that are there already, one name each."""
+    console = console or _console()
+    console.print(comparison_table(summaries, names))
+    for text, which in grouped_warnings(summaries, names):
+        console.print(Text(f"! {which}: {text}", style="yellow"))
+
+
+def comparison_table(summaries: Sequence[Summary], names: Sequence[str]) -> Table:
+    """The table as a rich renderable."""
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    table.add_column("\nrun", no_wrap=True, max_width=18, overflow="ellipsis")
+    table.add_column("\npolicy", no_wrap=True, max_width=10, overflow="ellipsis")
+    for column in COLUMNS:
+        table.add_column(column.heading, justify="right", no_wrap=True, vertical="bottom", min_width=6)
+    for summary, name in zip(summaries, names, strict=True):
+        numbers = (format_number(summary[column.key], column.scale) for column in COLUMNS)
+        table.add_row(Text(name), Text(summary["policy"]), *numbers)
+    return table
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """A short name for each run, unique among them: its folder, with the parent's name where folders agree."""
+    paths = [run.path.resolve() for run in runs]
+    often = Counter(path.name for path in paths)
+    names = [path.name if often[path.name] == 1 else f"{path.parent.name}/{path.name}" for path in paths]
+    again = Counter(names)
+    return [name if again[name] == 1 else f"{name} #{number}" for number, name in enumerate(names, 1)]
+
+
+def grouped_warnings(summaries: Sequence[Summary], names: Sequence[str]) -> list[tuple[str, str]]:
+    """Each different warning once, with the runs that it is about: `(text, "fcfs, srpt" or "all runs")`."""
+    about: dict[str, list[str]] = {}
+    for summary, name in zip(summaries, names, strict=True):
+        for text in summary["warnings"]:
+            about.setdefault(text, []).append(name)
+    everyone = len(names) if len(names) > 1 else -1
+    return [
+        (text, "all runs" if len(which) == everyone else ", ".join(which)) for text, which in about.items()
+    ]
+
+
+def format_number(value: Any, scale: float = 1.0) -> str:
+    """Three digits that count: `19,366`, `1,155`, `12.3`, `0.0457`."""
+    if value is None:
+        return NOT_DEFINED
+    if isinstance(value, int):
+        return f"{value:,}"
+    value *= scale
+    if value == 0 or abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    text = f"{value:#.3g}"
+    return f"{value:.1e}" if "e" in text else text
+
+
+def _console() -> Console:
+    # A pipe has no width; rich would take 80 and cut the numbers off.
+    probe = Console()
+    return probe if probe.is_terminal or "COLUMNS" in os.environ else Console(width=MAX_WIDTH)
