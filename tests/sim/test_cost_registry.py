@@ -1,18 +1,35 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sim.cost import YARDSTICK, LinearCostModel, RooflineCostModel, from_dict, load_cost_model
+from sim.cost import (
+    COST_MODELS,
+    YARDSTICK,
+    LinearCostModel,
+    RooflineCostModel,
+    StepSums,
+    from_dict,
+    load_cost_model,
+)
 from sim.hardware import GPUS
 from sim.shapes import SHAPES
 from tinyllm.errors import InputError
 
 LINEAR = {"kind": "linear", "base_s": 0.02, "per_token_s": 5e-5, "per_seq_s": 0.0, "per_context_token_s": 0}
 ROOFLINE = {"kind": "roofline", "gpu": "h100", "model_shape": "llama-3.1-8b"}
+DOCS = (Path(__file__).parents[2] / "docs/cost-models.md").read_text(encoding="utf-8")
+EXAMPLE_IMPORTS = """
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+from sim.cost.base import StepShape, round_ns
+from sim.spec import build
+"""
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -103,3 +120,22 @@ def test_a_missing_file_a_directory_and_a_binary_file_are_refused(tmp_path: Path
 def test_optional_keys_take_their_defaults_from_the_class() -> None:
     assert from_dict(LINEAR) == LinearCostModel(0.02, 5e-5, 0, 0, gap_s=0, gap_per_seq_s=0)
     assert from_dict({**LINEAR, "gap_s": 0.001}) != from_dict(LINEAR)
+
+
+def test_the_json_of_the_docs_loads() -> None:
+    examples = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", DOCS, re.DOTALL)]
+    assert [from_dict(example) for example in examples] == [YARDSTICK, from_dict(ROOFLINE)]
+
+
+def test_the_cost_model_of_the_docs_needs_no_more_than_a_line_in_the_registry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
+    namespace: dict[str, Any] = {"__name__": __name__}
+    exec(EXAMPLE_IMPORTS + example, namespace)
+    monkeypatch.setitem(COST_MODELS, "constant", namespace["ConstantCostModel"])
+    model = from_dict({"kind": "constant", "step_s": 0.25})
+    assert model.step_ns(StepSums.from_rows(decode=[1])) == 250_000_000
+    assert from_dict(model.describe()) == model
+    with pytest.raises(InputError, match="step_s"):
+        from_dict({"kind": "constant"})
