@@ -1,0 +1,169 @@
+"""Synthetic traces: Gamma renewal arrivals and sampled lengths, from one seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tinyllm.errors import InputError
+from traces.formats.cells import INT64_MAX
+from traces.lengths import LengthModel, LogNormal, Tokens, Zipf
+from traces.schema import Provenance, Trace, TraceRow
+
+
+@dataclass(frozen=True)
+class RequestClass:
+    """A share of the requests with a tenant and length distributions of its own (prompt, output independent)."""
+
+    share: float
+    prompt: LengthModel
+    output: LengthModel
+    tenant: str | None = None
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named workload.
+
+    Attributes:
+        about: one line for lists of presets.
+        rate: mean arrivals a second.
+        cv: coefficient of variation of the gaps: 0 even, 1 Poisson, above 1 bursty.
+        classes: their shares add up to 1.
+    """
+
+    about: str
+    rate: float
+    cv: float
+    classes: tuple[RequestClass, ...]
+
+
+# Shares: rows of BurstGPT file 1 with a response, by model. Lengths: Zipf laws (the authors' model, with
+# Mandelbrot's shift) fitted by least squares to the published prompt and output mean, median and p95 of the
+# head of file 1 and to the published means of GPT-4; docs/traces.md has the table of what they give.
+_GPT4_SHARE: Final = 215_127 / (215_127 + 1_189_167)
+_BURSTGPT: Final = (
+    RequestClass(1 - _GPT4_SHARE, Zipf(1.8005, 40.16, 11_500), Zipf(1.8244, 7.146, 7_315), "ChatGPT"),
+    RequestClass(_GPT4_SHARE, Zipf(6.0, 3_073.0, 11_500), Zipf(3.0, 383.5, 7_315), "GPT-4"),
+)
+
+PRESETS: Final[dict[str, Preset]] = {
+    "burstgpt-like": Preset(
+        "Gamma arrivals of the BurstGPT authors, lengths and tenants as in its file 1",
+        1.0,
+        math.sqrt(2),
+        _BURSTGPT,
+    ),
+    "burstgpt-generator": Preset(
+        "defaults of the BurstGPT authors' generator: Gamma(0.5, 2 s), Zipf 1.1 under 1,024 tokens",
+        1.0,
+        math.sqrt(2),
+        (RequestClass(1.0, Zipf(1.1, 0.0, 1_023), Zipf(1.1, 0.0, 1_023)),),
+    ),
+    "poisson": Preset(
+        "Poisson arrivals, lognormal lengths: a plain baseline",
+        1.0,
+        1.0,
+        (RequestClass(1.0, LogNormal(512, 1.0), LogNormal(128, 1.0)),),
+    ),
+}
+
+
+def generate(
+    preset: str = "burstgpt-like",
+    *,
+    requests: int,
+    seed: int,
+    rate: float | None = None,
+    cv: float | None = None,
+    prompt: LengthModel | None = None,
+    output: LengthModel | None = None,
+    failure_share: float = 0.0,
+) -> Trace:
+    """A trace of `requests` rows, the first at 0; equal arguments give equal rows.
+
+    Arrivals, tenants, prompts, outputs and failures draw from streams of their own: changing one of them
+    leaves the others as they were.
+
+    Args:
+        preset: a name of `PRESETS`.
+        rate, cv: arrivals in place of the preset's.
+        prompt, output: a distribution in place of those of the preset's classes.
+        failure_share: share of rows whose output is 0, as in the traced services.
+
+    Raises:
+        InputError: an unknown preset or a number out of range.
+    """
+    if preset not in PRESETS:
+        raise InputError(f"--preset: unknown preset {preset!r}; the presets are {', '.join(PRESETS)}")
+    chosen = PRESETS[preset]
+    rate = chosen.rate if rate is None else rate
+    cv = chosen.cv if cv is None else cv
+    _check(requests, seed, rate, cv, failure_share)
+    streams = [np.random.Generator(np.random.PCG64(child)) for child in np.random.SeedSequence(seed).spawn(5)]
+    arrivals_ns = gamma_arrivals(streams[0], requests, rate, cv)
+    classes = chosen.classes
+    members = streams[1].choice(len(classes), size=requests, p=[each.share for each in classes])
+    prompts = _lengths(streams[2], members, [prompt or each.prompt for each in classes])
+    outputs = _lengths(streams[3], members, [output or each.output for each in classes])
+    outputs[streams[4].random(requests) < failure_share] = 0
+    arguments = {"preset": preset, "requests": requests, "seed": seed, "rate": rate, "cv": cv}
+    entry = {"name": "generate", **arguments, "failure_share": failure_share}
+    entry |= {"prompt": repr(prompt) if prompt else None, "output": repr(output) if output else None}
+    provenance = Provenance(source=f"generated:{preset}", format="generated", transforms=[entry])
+    tenants = [classes[member].tenant for member in members.tolist()]
+    return Trace(_rows(arrivals_ns, prompts, outputs, tenants, provenance), provenance)
+
+
+def gamma_arrivals(rng: np.random.Generator, count: int, rate: float, cv: float) -> NDArray[np.int64]:
+    """Arrival times in ns, int64 [count], the first 0: gaps Gamma with mean 1/rate and the given CV.
+
+    Shape 1/cv² and scale cv²/rate; a CV of 0 gives even gaps.
+    """
+    gaps = np.full(count - 1, 1e9 / rate) if cv == 0 else rng.gamma(1 / cv**2, cv**2 / rate, count - 1) * 1e9
+    if gaps.sum() > INT64_MAX:
+        raise InputError(
+            f"--rate: {count} requests at {rate:g}/s take more than 292 years; give a larger rate"
+        )
+    # Whole nanoseconds first, then the sum: exact, whatever the number of rows.
+    return np.concatenate([[0], np.cumsum(np.rint(gaps).astype(np.int64))]).astype(np.int64)
+
+
+def _lengths(rng: np.random.Generator, members: NDArray[np.int64], models: list[LengthModel]) -> Tokens:
+    lengths = np.empty(len(members), dtype=np.int64)
+    for index, model in enumerate(models):
+        mine = members == index
+        lengths[mine] = model.sample(rng, int(mine.sum()))
+    return lengths
+
+
+def _rows(
+    arrivals_ns: NDArray[np.int64],
+    prompts: Tokens,
+    outputs: Tokens,
+    tenants: list[str | None],
+    provenance: Provenance,
+) -> Iterator[TraceRow]:
+    columns = zip(arrivals_ns.tolist(), prompts.tolist(), outputs.tolist(), tenants, strict=True)
+    for index, (arrival_ns, prompt_tokens, output_tokens, tenant) in enumerate(columns):
+        provenance.rows_in += 1
+        provenance.rows_out += 1
+        yield TraceRow(index, arrival_ns, prompt_tokens, output_tokens, tenant)
+
+
+def _check(requests: int, seed: int, rate: float, cv: float, failure_share: float) -> None:
+    if requests < 1:
+        raise InputError(f"--requests: {requests} is not a number of requests; give 1 or more")
+    if seed < 0:
+        raise InputError(f"--seed: {seed} is negative; give 0 or more")
+    if not math.isfinite(rate) or rate <= 0:
+        raise InputError(f"--rate: {rate:g} is not a finite rate above 0; give requests a second")
+    if not 0 <= cv <= 100:
+        raise InputError(f"--cv: {cv:g} is not between 0 (even) and 100; 1 is Poisson")
+    if not 0 <= failure_share < 1:
+        raise InputError(f"--failure-share: {failure_share:g} is not a share in [0, 1)")

@@ -1,0 +1,65 @@
+"""The clock of a trace never steps back: what to do with a file whose clock does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from tinyllm.errors import InputError
+from traces.formats.containers import locate
+from traces.schema import Provenance, TraceRow
+
+Order = Literal["error", "segment", "sort"]
+ORDERS: Final = get_args(Order)
+
+Located = tuple[int | None, int, TraceRow]
+"""(line in the file or None, number of the data row, the row)."""
+
+
+def in_order(
+    located: Iterator[Located], order: Order, path: Path, provenance: Provenance
+) -> Iterator[TraceRow]:
+    """Rows whose arrivals never step back; rows of one time stamp keep their file order in every mode.
+
+    * `error`: a step back raises `InputError` naming the row.
+    * `segment`: the file holds recordings end to end; the first row after a step back arrives together with
+      the last row before it, and the gaps inside each segment stay as they are.
+    * `sort`: a stable sort by arrival; buffers the whole trace.
+    """
+    if order == "sort":
+        return _sorted(located)
+    if order == "segment":
+        return _joined(located, provenance)
+    return _checked(located, path)
+
+
+def _checked(located: Iterator[Located], path: Path) -> Iterator[TraceRow]:
+    last = None
+    for line, number, row in located:
+        if last is not None and row.arrival_ns < last:
+            back_s = (last - row.arrival_ns) / 1e9
+            raise InputError(
+                f"{locate(path, number, line)}: the clock steps back by {back_s:g} s; "
+                "use --order segment (recordings end to end) or --order sort"
+            )
+        last = row.arrival_ns
+        yield row
+
+
+def _joined(located: Iterator[Located], provenance: Provenance) -> Iterator[TraceRow]:
+    offset, last = 0, None
+    for _, number, row in located:
+        if last is not None and row.arrival_ns + offset < last:
+            offset = last - row.arrival_ns
+            provenance.warnings.append(f"the clock steps back at row {number}: a new segment begins there")
+        last = row.arrival_ns + offset
+        yield row._replace(arrival_ns=last)
+
+
+def _sorted(located: Iterator[Located]) -> Iterator[TraceRow]:
+    rows = sorted((row for _, _, row in located), key=lambda row: row.arrival_ns)
+    # Stamps relative to the first row are negative where a later row is earlier.
+    offset = min(rows[0].arrival_ns, 0) if rows else 0
+    for row in rows:
+        yield row._replace(arrival_ns=row.arrival_ns - offset) if offset else row

@@ -1,0 +1,104 @@
+"""From a trace file to what is replayed: every transform in one fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from tinyllm.errors import InputError
+from traces import scaling, transforms
+from traces.formats.cells import CellError, parse_time
+from traces.load import open_trace
+from traces.order import Order
+from traces.schema import Trace, TraceRow
+from traces.transforms import OverContext, ZeroOutput
+
+Window = tuple[int, int | None]
+"""[start, stop) in nanoseconds of trace time; stop None is the end of the trace."""
+
+
+def parse_window(text: str) -> Window:
+    """`A:B` in seconds of trace time to nanoseconds; either may be left out (`600:`, `:900`).
+
+    Raises:
+        InputError: not of this form, or not 0 <= A < B.
+    """
+    start, colon, stop = text.partition(":")
+    try:
+        if not colon:
+            raise CellError("has no colon")
+        parsed = (parse_time(start or "0", "s"), parse_time(stop, "s") if stop else None)
+    except CellError:
+        raise InputError(f"--window: {text!r} is not A:B in seconds; write for instance 600:900") from None
+    if parsed[1] is not None and parsed[1] <= parsed[0]:
+        raise InputError(f"--window: {text!r} is empty; give A:B in seconds with A < B")
+    return parsed
+
+
+def prepare(
+    trace: str | Path | Trace,
+    *,
+    format: str | None = None,
+    columns: Mapping[str, str] | str | None = None,
+    unit: str | None = None,
+    prefix_block_size: int | None = None,
+    order: Order = "error",
+    window: Window | str | None = None,
+    zero_output: ZeroOutput = "drop",
+    max_context: int | None = None,
+    over_context: OverContext = "refuse",
+    head: int | None = None,
+    speedup: float | None = None,
+    rate: float | None = None,
+) -> Trace:
+    """The trace as a replay submits it. The order of the steps is fixed:
+
+    1. load (`format`, `columns`, `unit`, `prefix_block_size`, `order`);
+    2. `window`, in the file's own trace time, re-based to its start;
+    3. rows that cannot be served: `zero_output`, empty prompts, `max_context` with `over_context`;
+    4. `head`: the first N of the rows that are left;
+    5. re-base to the first row, unless there is a window (whose start is 0);
+    6. `speedup` or `rate`.
+
+    Raises:
+        InputError: as `open_trace` and the transforms do; both `speedup` and `rate`; while rows are consumed,
+            when no row is left.
+    """
+    if speedup is not None and rate is not None:
+        raise InputError("--speedup and --rate both set the clock; give one of them")
+    if isinstance(trace, Trace):
+        opened = trace
+    else:
+        opened = open_trace(
+            trace, format=format, columns=columns, unit=unit, prefix_block_size=prefix_block_size, order=order
+        )
+    if window is not None:
+        opened = transforms.window(opened, *(parse_window(window) if isinstance(window, str) else window))
+    opened = transforms.zero_output(opened, zero_output)
+    if max_context is not None:
+        opened = transforms.cap_context(opened, max_context, over_context)
+    if head is not None:
+        opened = transforms.head(opened, head)
+    if window is None:
+        opened = scaling.rebase(opened)
+    if speedup is not None:
+        opened = scaling.speedup(opened, speedup)
+    if rate is not None:
+        opened = scaling.target_rate(opened, rate)
+    return not_empty(opened)
+
+
+def not_empty(trace: Trace) -> Trace:
+    """The same trace; when its rows end without a single one, `InputError` says what dropped them."""
+    return replace(trace, rows=_not_empty(trace))
+
+
+def _not_empty(trace: Trace) -> Iterator[TraceRow]:
+    empty = True
+    for row in trace.rows:
+        empty = False
+        yield row
+    if empty:
+        dropped = ", ".join(f"{reason} {count}" for reason, count in trace.provenance.dropped.items())
+        raise InputError(f"{trace.provenance.source}: no row is left ({dropped}); widen the filters")

@@ -1,0 +1,86 @@
+"""Transforms of a trace's clock: re-basing, speed-up, compression to a target rate.
+
+Arrivals are scaled in exact rational arithmetic and rounded half up to whole nanoseconds: order and ties are
+kept, and so is the CV of the gaps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+from tinyllm.errors import InputError
+from traces.formats.cells import INT64_MAX
+from traces.schema import Trace, TraceRow
+from traces.transforms import derive
+
+
+def rebase(trace: Trace) -> Trace:
+    """Shift the clock so that the first row arrives at 0."""
+    entry: dict[str, Any] = {"name": "rebase", "origin_ns": None}
+    return derive(trace, _rebase(trace, entry), entry)
+
+
+def _rebase(trace: Trace, entry: dict[str, Any]) -> Iterator[TraceRow]:
+    origin = None
+    for row in trace.rows:
+        if origin is None:
+            origin = entry["origin_ns"] = row.arrival_ns
+        yield row._replace(arrival_ns=row.arrival_ns - origin) if origin else row
+
+
+def speedup(trace: Trace, factor: float) -> Trace:
+    """Divide every arrival by `factor`: larger is faster, the mean rate is multiplied by it.
+
+    Raises:
+        InputError: the factor is not a finite number above 0.
+    """
+    exact = _positive("--speedup", factor)
+    return derive(trace, _scaled(trace.rows, 1 / exact, "--speedup"), {"name": "speedup", "factor": factor})
+
+
+def target_rate(trace: Trace, rate: float) -> Trace:
+    """Scale the clock so that rows / span (first to last arrival) is `rate` a second.
+
+    The span is known at the end only, so the first row that is consumed reads the whole trace into memory.
+
+    Raises:
+        InputError: the rate is not a finite number above 0; the rows (when consumed) span no time.
+    """
+    exact = _positive("--rate", rate)
+    entry: dict[str, Any] = {"name": "target_rate", "rate": rate, "speedup": None}
+    return derive(trace, _at_rate(trace, exact, entry), entry)
+
+
+def _at_rate(trace: Trace, rate: Fraction, entry: dict[str, Any]) -> Iterator[TraceRow]:
+    rows = list(trace.rows)
+    if not rows:
+        return
+    span_ns = rows[-1].arrival_ns - rows[0].arrival_ns
+    if span_ns == 0:
+        raise InputError(
+            f"--rate: the {len(rows)} rows arrive at one time, which no factor turns into a rate"
+        )
+    scale = len(rows) * 1_000_000_000 / (rate * span_ns)
+    entry["speedup"] = float(1 / scale)
+    yield from _scaled(iter(rows), scale, "--rate")
+
+
+def _positive(option: str, value: float) -> Fraction:
+    if not math.isfinite(value) or value <= 0:
+        raise InputError(f"{option}: {value:g} is not a finite number above 0; give for instance {option} 2")
+    # The decimal that the user wrote (0.1), not the binary float next to it.
+    return Fraction(repr(float(value)))
+
+
+def _scaled(rows: Iterator[TraceRow], scale: Fraction, option: str) -> Iterator[TraceRow]:
+    numerator, denominator = scale.numerator, scale.denominator
+    for row in rows:
+        arrival_ns = (2 * row.arrival_ns * numerator + denominator) // (2 * denominator)
+        if arrival_ns > INT64_MAX:
+            raise InputError(
+                f"{option}: row {row.source_row} would arrive after 292 years; give a larger number"
+            )
+        yield row._replace(arrival_ns=arrival_ns)
