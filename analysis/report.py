@@ -1,0 +1,200 @@
+"""`tinyllm report`: several runs on one self-contained HTML page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from analysis import page
+from analysis.metrics import window
+from analysis.summary import Summary, policy_name, summarize
+from analysis.table import Column, format_number, grouped_warnings, labels
+from tinyllm.engine.record.reader import Run
+from tinyllm.errors import IncompleteRunError, InputError
+
+LATENCY = (
+    Column("ttft_mean", "TTFT (s)<br>mean"),
+    Column("ttft_p50", "p50"),
+    Column("ttft_p99", "p99"),
+    Column("tpot_mean", "TPOT (ms)<br>mean", 1e3),
+    Column("tpot_p50", "p50", 1e3),
+    Column("tpot_p99", "p99", 1e3),
+    Column("itl_p50", "ITL (ms)<br>p50", 1e3),
+    Column("itl_p99", "p99", 1e3),
+    Column("e2e_mean", "E2E (s)<br>mean"),
+    Column("e2e_p50", "p50"),
+    Column("e2e_p99", "p99"),
+)
+SERVICE = (
+    Column("offered", "requests<br>offered"),
+    Column("completed", "<br>done"),
+    Column("refused", "<br>refused"),
+    Column("unfinished", "<br>unfinished"),
+    Column("request_throughput", "requests<br>/ s"),
+    Column("output_throughput", "output<br>tokens / s"),
+    Column("queue_mean", "queue (s)<br>mean"),
+    Column("mean_running", "running<br>mean"),
+    Column("preemptions_per_request", "preempted<br>/ request"),
+    Column("recomputed_share", "recom-<br>puted %", 100),
+    Column("prefix_hit_share", "prefix<br>hits %", 100),
+    Column("peak_blocks_used", "KV blocks<br>peak"),
+    Column("num_gpu_blocks", "<br>pool"),
+)
+HEAD_BYTES = 4096
+"""The marker of a report stands within them."""
+
+
+def write_report(
+    runs: Sequence[Run],
+    out: Path,
+    *,
+    warmup: float = 0.0,
+    cooldown: float = 0.0,
+    force: bool = False,
+    summaries: Sequence[Summary] | None = None,
+) -> Path:
+    """Write the report of `runs` to `out`, whole or not at all. Returns `out`.
+
+    Args:
+        runs: what `read_run` gave, in the order in which they are shown.
+        out: an HTML file; its folder is created. A report of ours is replaced, another file only with `force`.
+        warmup, cooldown: as in `analysis.summary.summarize`.
+        force: overwrite any file.
+        summaries: those of `runs` under the same cuts, if they are there already.
+
+    Raises:
+        InputError: matplotlib is missing, `out` is a folder or a file that is no report, or the cuts leave nothing.
+        IncompleteRunError: the disk does not take the file.
+    """
+    if not runs:
+        raise InputError("no run to report: name at least one run directory")
+    out = Path(out)
+    _check_target(out, force)
+    if summaries is None:
+        summaries = [summarize(run, warmup, cooldown) for run in runs]
+    _replace(out, render_report(runs, summaries, warmup, cooldown))
+    return out
+
+
+def render_report(
+    runs: Sequence[Run], summaries: Sequence[Summary], warmup: float = 0.0, cooldown: float = 0.0
+) -> str:
+    """The page as text.
+
+    Raises:
+        InputError: matplotlib is missing.
+    """
+    try:
+        from analysis import plots
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f'the report needs {error.name}, which is not installed: run pip install "tinyllm[report]"'
+        ) from None
+    names = labels(runs)
+    items = plots.plotted(runs, names)
+    members = [window(run, warmup, cooldown).member for run in runs]
+    heads = [page.run_label(item.color, item.name, policy_name(item.run)) for item in items]
+    cut = (
+        f" Warm-up {warmup:g} s and cool-down {cooldown:g} s are cut off by arrival."
+        if warmup or cooldown
+        else ""
+    )
+    body = [
+        page.warnings(grouped_warnings(summaries, names)),
+        page.section(
+            "Latency", _lines(LATENCY, heads, summaries), "Counted from the intended arrival." + cut
+        ),
+        page.section("Service", _lines(SERVICE, heads, summaries), "Shares are of tokens."),
+        page.section("Load over time", plots.load_figure(items), "Means over equal bins of time."),
+        page.section(
+            "Latency distributions",
+            plots.latency_figure(items, members),
+            "Measured requests; logarithmic time.",
+        ),
+        page.section(
+            "KV blocks",
+            plots.blocks_figure(items),
+            "Used: referenced by a request; cached: kept for its prefix.",
+        ),
+        page.section("What was run", _facts(runs, heads)),
+    ]
+    lead = f"{len(runs)} run{'s' if len(runs) > 1 else ''}: {', '.join(names)}"
+    return page.page("tinyllm report", lead, body)
+
+
+def _lines(columns: Sequence[Column], heads: Sequence[str], summaries: Sequence[Summary]) -> str:
+    """A line a run."""
+    rows = [
+        [head, *(format_number(summary[column.key], column.scale) for column in columns)]
+        for head, summary in zip(heads, summaries, strict=True)
+    ]
+    return page.table(["run", *(column.heading for column in columns)], rows)
+
+
+def _facts(runs: Sequence[Run], heads: Sequence[str]) -> str:
+    """What the manifests say, a column a run."""
+    facts = [manifest_facts(run) for run in runs]
+    keys = list(dict.fromkeys(key for fact in facts for key in fact))
+    rows = [[escape(key), *(escape(fact.get(key, "–")) for fact in facts)] for key in keys]
+    return page.table(["", *heads], rows, css_class="facts")
+
+
+def manifest_facts(run: Run) -> dict[str, str]:
+    """What one needs to know of a run to repeat it: heading → text."""
+    manifest = run.manifest
+    trace = manifest.get("trace") or {}
+    facts = {
+        "status": run.status,
+        "mode": manifest.get("mode"),
+        "policy": policy_name(run),
+        "seed": manifest.get("seed"),
+        "trace": trace.get("path"),
+        "trace format": trace.get("format"),
+        "trace sha256": trace.get("sha256"),
+        "transforms": trace.get("transforms") or None,
+        "rows read": trace.get("rows_in"),
+        "rows replayed": trace.get("rows_out"),
+        "rows dropped": trace.get("dropped") or None,
+        "cost model": manifest.get("cost_model"),
+        "device": manifest.get("device"),
+        "engine": manifest.get("config"),
+        "versions": manifest.get("versions"),
+        "git revision": manifest.get("git_revision"),
+    }
+    return {key: _plain(value) for key, value in facts.items() if value is not None}
+
+
+def _plain(value: Any) -> str:
+    """A manifest value as text: `a = 1, b = 2` for an object."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} = {_plain(part)}" for key, part in value.items())
+    if isinstance(value, (list, tuple)):
+        return "; ".join(map(_plain, value))
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _check_target(out: Path, force: bool) -> None:
+    if out.is_dir():
+        raise InputError(f"{out} is a folder: name a file, such as {out / 'report.html'}")
+    if force or not out.exists():
+        return
+    with out.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    if page.MARKER.encode() not in head:
+        raise InputError(f"{out} exists and is no tinyllm report: name another file, or use --force")
+
+
+def _replace(out: Path, text: str) -> None:
+    temporary = out.with_name(f".{out.name}.tmp")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, out)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise IncompleteRunError(
+            f"{out} cannot be written ({error.strerror}): free space or name another file"
+        ) from None
