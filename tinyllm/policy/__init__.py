@@ -1,7 +1,7 @@
 """Scheduling and KV block management as pure objects: no clock, no tensor, no I/O, no hidden randomness."""
 
 from tinyllm.policy.base import FOREVER, Key, SchedulingPolicy
-from tinyllm.policy.batch import Outcome, ScheduledBatch
+from tinyllm.policy.batch import ONE_TOKEN, Outcome, ScheduledBatch
 from tinyllm.policy.block_pool import BlockPool
 from tinyllm.policy.config import SchedulerConfig
 from tinyllm.policy.integrity import IntegrityError, check_integrity
@@ -13,6 +13,7 @@ from tinyllm.policy.scheduler import Scheduler
 
 __all__ = [
     "FOREVER",
+    "ONE_TOKEN",
     "POLICIES",
     "BlockHash",
     "BlockPool",

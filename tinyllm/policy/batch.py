@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tinyllm.policy.request import BlockHash, FinishReason, Request
 
@@ -21,6 +21,10 @@ class Outcome(NamedTuple):
     new_block_hashes: tuple[BlockHash, ...] = ()
 
 
+ONE_TOKEN: Final = Outcome(1)
+"""The outcome of almost every row: a token, and the request goes on. Shared: cheap to make and to recognise."""
+
+
 class ScheduledBatch:
     """The work of one engine step. Rows are in scheduling order; the lists run in parallel.
 
@@ -30,7 +34,8 @@ class ScheduledBatch:
     Attributes:
         requests: the scheduled requests, one a row.
         num_scheduled_tokens: tokens of each row, p ≥ 1.
-        samples: whether the row reaches the end of its known tokens and so samples a token.
+        partial_rows: indices of the rows that stop short of their last known token. They sample nothing;
+            every other row samples one token.
         admitted: requests taken from the waiting queue in this step, resumed ones included.
         preempted: requests that lost their blocks in this step.
         num_tokens: Σ p over all rows.
@@ -50,6 +55,7 @@ class ScheduledBatch:
         "num_sampled",
         "num_scheduled_tokens",
         "num_tokens",
+        "partial_rows",
         "preempted",
         "prefill_attention_pairs",
         "prefill_context_tokens",
@@ -57,13 +63,12 @@ class ScheduledBatch:
         "prefill_seqs",
         "prefill_tokens",
         "requests",
-        "samples",
     )
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.num_scheduled_tokens: list[int] = []
-        self.samples: list[bool] = []
+        self.partial_rows: list[int] = []
         self.admitted: list[Request] = []
         self.preempted: list[Request] = []
         self.num_tokens = 0
@@ -75,3 +80,11 @@ class ScheduledBatch:
         self.prefill_tokens = 0
         self.prefill_attention_pairs = 0
         self.prefill_context_tokens = 0
+
+    @property
+    def samples(self) -> list[bool]:
+        """For each row, whether it samples."""
+        samples = [True] * len(self.requests)
+        for row in self.partial_rows:
+            samples[row] = False
+        return samples

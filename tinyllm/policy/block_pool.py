@@ -11,18 +11,21 @@ from tinyllm.policy.request import BlockHash
 class BlockPool:
     """Fixed-size blocks with ids 0 … num_blocks − 1. Every operation on one block is O(1).
 
-    A block is *referenced* (count ≥ 1) or *free*. Free blocks are handed out in eviction order::
+    A block is *referenced* (count ≥ 1) or *free*. With a prefix cache, free blocks are handed out in
+    eviction order::
 
         never used, by id  │  used before, longest free first
         ───────────────────┼─────────────────────────────────
         _num_touched …     │  _free (an ordered dict)
 
-    so that a pool of a million blocks costs a counter until they are used. A free block keeps its hash
-    until it is handed out again, and can be taken back by that hash (`touch`) until then.
+    A free block keeps its hash until it is handed out again, and can be taken back by that hash (`touch`)
+    until then. Without a prefix cache a free block holds nothing of worth: the one freed last goes first, and
+    never-used blocks, which cost no memory in a pool of a million, come at the very end.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, *, enable_prefix_caching: bool = False) -> None:
         self.num_blocks = num_blocks
+        self._lru = enable_prefix_caching
         self._num_touched = 0
         self._ref_counts: list[int] = []
         self._free: OrderedDict[int, None] = OrderedDict()
@@ -62,12 +65,25 @@ class BlockPool:
         """
         if num_blocks > self.num_free:
             raise ValueError(f"{num_blocks} blocks asked for, {self.num_free} free")
-        fresh = min(num_blocks, self.num_blocks - self._num_touched)
-        blocks = list(range(self._num_touched, self._num_touched + fresh))
-        self._num_touched += fresh
-        self._ref_counts.extend([1] * fresh)
-        for _ in range(num_blocks - fresh):
-            block_id, _ = self._free.popitem(last=False)
+        untouched = self.num_blocks - self._num_touched
+        if self._lru:
+            fresh = min(num_blocks, untouched)
+            blocks = self._get_untouched(fresh)
+            return blocks + self._get_used(num_blocks - fresh)
+        reused = min(num_blocks, len(self._free))
+        blocks = self._get_used(reused)
+        return blocks + self._get_untouched(num_blocks - reused) if reused < num_blocks else blocks
+
+    def _get_untouched(self, num_blocks: int) -> list[int]:
+        first = self._num_touched
+        self._num_touched += num_blocks
+        self._ref_counts.extend([1] * num_blocks)
+        return list(range(first, first + num_blocks))
+
+    def _get_used(self, num_blocks: int) -> list[int]:
+        blocks = []
+        for _ in range(num_blocks):
+            block_id, _ = self._free.popitem(last=not self._lru)
             self._ref_counts[block_id] = 1
             if block_id in self._hash_of:
                 self._forget(block_id)
@@ -121,10 +137,10 @@ class BlockPool:
         else:
             del self._blocks_of[block_hash]
 
-    def free_order(self, limit: int | None = None) -> list[int]:
-        """The ids of (the first `limit`) free blocks in eviction order, for tests and debugging."""
-        order = [*range(self._num_touched, self.num_blocks), *self._free]
-        return order if limit is None else order[:limit]
+    def free_order(self) -> list[int]:
+        """The ids of the free blocks, next one first, for tests and debugging. O(num_blocks)."""
+        untouched = list(range(self._num_touched, self.num_blocks))
+        return untouched + list(self._free) if self._lru else [*reversed(self._free), *untouched]
 
     def check_integrity(self, owned: Sequence[Sequence[int]]) -> list[str]:
         """Recount everything from scratch against the blocks that requests own; return what is wrong."""

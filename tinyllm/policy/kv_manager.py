@@ -21,7 +21,7 @@ class KVBlockManager:
     def __init__(
         self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool = False, watermark: float = 0.0
     ) -> None:
-        self.pool = BlockPool(num_blocks)
+        self.pool = BlockPool(num_blocks, enable_prefix_caching=enable_prefix_caching)
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
         self.watermark_blocks = int(watermark * num_blocks)

@@ -8,7 +8,7 @@ from itertools import islice
 from tinyllm.errors import InputError
 from tinyllm.policy.admission import refusal, slots_at_admission
 from tinyllm.policy.base import Key, SchedulingPolicy
-from tinyllm.policy.batch import Outcome, ScheduledBatch
+from tinyllm.policy.batch import ONE_TOKEN, Outcome, ScheduledBatch
 from tinyllm.policy.config import SchedulerConfig
 from tinyllm.policy.kv_manager import KVBlockManager
 from tinyllm.policy.request import FinishReason, Request, RequestState
@@ -134,30 +134,38 @@ class Scheduler:
         Returns:
             The requests that ended with it.
         """
-        finished = []
-        caching = self.config.enable_prefix_caching
+        finished: list[tuple[Request, FinishReason]] = []
         for request, num_new, outcome in zip(
             batch.requests, batch.num_scheduled_tokens, outcomes, strict=True
         ):
             request.num_computed_tokens += num_new
-            if outcome is not None:
-                sampled = outcome.num_sampled
-                request.num_output_tokens += sampled
-                request.num_tokens += sampled
-                request.is_decoding = True
-                if self._reports_tokens:
-                    self.policy.on_tokens(request, 0, sampled, now)
-                if outcome.new_block_hashes:
-                    request.block_hashes.extend(outcome.new_block_hashes)
-                if outcome.finish_reason is not None:
-                    finished.append((request, outcome.finish_reason))
-            if caching:
+            if outcome is None:
+                continue
+            request.is_decoding = True
+            if outcome is ONE_TOKEN:
+                request.num_output_tokens += 1
+                request.num_tokens += 1
+                continue
+            request.num_output_tokens += outcome.num_sampled
+            request.num_tokens += outcome.num_sampled
+            request.block_hashes += outcome.new_block_hashes
+            if outcome.finish_reason is not None:
+                finished.append((request, outcome.finish_reason))
+        if self._reports_tokens:
+            self._report_sampled(batch, outcomes, now)
+        if self.config.enable_prefix_caching:
+            for request in batch.requests:
                 self.kv.register_computed_blocks(request)
         for request, reason in finished:
             self._finish(request, reason, now)
         if finished:
             self.running = [r for r in self.running if r.state is RequestState.RUNNING]
         return [request for request, _ in finished]
+
+    def _report_sampled(self, batch: ScheduledBatch, outcomes: Sequence[Outcome | None], now: int) -> None:
+        for request, outcome in zip(batch.requests, outcomes, strict=True):
+            if outcome is not None:
+                self.policy.on_tokens(request, 0, outcome.num_sampled, now)
 
     # ── the moves of a step ──────────────────────────────────────────────────────────────────────────
 
@@ -235,7 +243,6 @@ class Scheduler:
             if request.is_decoding:
                 batch.requests.append(request)
                 batch.num_scheduled_tokens.append(1)
-                batch.samples.append(True)
                 decode_seqs += 1
                 decode_context_tokens += slots
             else:
@@ -296,13 +303,15 @@ class Scheduler:
         """Append a row that computes known tokens: a chunk of the prompt, or what a preemption lost."""
         start = request.num_computed_tokens
         end = start + num_new
-        samples = end == request.num_tokens
-        batch.prefill_rows.append(len(batch.requests))
+        row = len(batch.requests)
+        batch.prefill_rows.append(row)
+        if end == request.num_tokens:
+            batch.num_sampled += 1
+        else:
+            batch.partial_rows.append(row)
         batch.requests.append(request)
         batch.num_scheduled_tokens.append(num_new)
-        batch.samples.append(samples)
         batch.num_tokens += num_new
-        batch.num_sampled += samples
         batch.prefill_seqs += 1
         batch.prefill_tokens += num_new
         batch.prefill_attention_pairs += num_new * start + num_new * (num_new + 1) // 2

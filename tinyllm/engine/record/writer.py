@@ -1,0 +1,67 @@
+"""Tables of a run directory, written in parts that appear whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tinyllm.engine.record.schema import TABLES
+from tinyllm.engine.record.workload import write_table
+
+FLUSH_ROWS = 65_536
+
+Row = Sequence[Any]
+
+
+class TableWriter:
+    """Buffers rows of one table, and writes them as `<table>/part-00000.parquet`, `part-00001` and so on."""
+
+    def __init__(self, directory: Path, table: str) -> None:
+        self._schema = TABLES[table]
+        self._directory = directory / table
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._rows: list[Row] = []
+        self._num_parts = 0
+        self.append: Callable[[Row], None] = self._rows.append
+        """Add a row: its values in the order of the schema's columns."""
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def flush(self) -> None:
+        """Write the buffered rows as the next part; nothing if there are none."""
+        if not self._rows and self._num_parts:
+            return
+        columns = zip(*self._rows, strict=True) if self._rows else ([] for _ in self._schema)
+        arrays = [
+            pa.array(column, type=field.type) for column, field in zip(columns, self._schema, strict=True)
+        ]
+        part = self._directory / f"part-{self._num_parts:05d}.parquet"
+        write_table(part, pa.Table.from_arrays(arrays, schema=self._schema))
+        self._num_parts += 1
+        self._rows.clear()
+
+
+class LogWriter:
+    """The four tables of one run."""
+
+    def __init__(self, directory: Path, flush_rows: int = FLUSH_ROWS) -> None:
+        self._flush_rows = flush_rows
+        self.requests = TableWriter(directory, "requests")
+        self.steps = TableWriter(directory, "steps")
+        self.spans = TableWriter(directory, "spans")
+        self.events = TableWriter(directory, "events")
+        self._tables = (self.events, self.spans, self.requests, self.steps)
+
+    def flush_if_due(self) -> None:
+        """Flush all tables, so that they end at the same step, once one has enough rows for a part."""
+        if any(len(table) >= self._flush_rows for table in self._tables):
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        for table in self._tables:
+            table.flush()
