@@ -11,7 +11,7 @@ import pytest
 
 from analysis.report import manifest_facts, write_report
 from tinyllm.engine.record.reader import read_run
-from tinyllm.errors import InputError
+from tinyllm.errors import IncompleteRunError, InputError
 
 plots = pytest.importorskip("analysis.plots", reason="matplotlib (extra `report`) is not installed")
 
@@ -109,15 +109,30 @@ def test_runs_in_which_nothing_finished_can_be_reported(write, count, tmp_path):
     assert "1 of 1 requests were refused" in write_report(runs, tmp_path / "r.html").read_text()
 
 
-def test_a_report_is_replaced_and_another_file_only_by_force(runs, tmp_path):
-    out = write_report(runs[:1], tmp_path / "report.html")
-    first = out.read_text()
-    assert write_report(runs, out).read_text() != first
+def test_a_report_is_replaced_and_another_file_only_by_force(runs, page, tmp_path, monkeypatch):
+    monkeypatch.setattr("analysis.report.render_report", lambda *_: page)
+    out = tmp_path / "report.html"
+    out.write_text(page.replace("narrow", "older"))
+    assert write_report(runs, out).read_text() == page
     out.write_text("my notes")
     with pytest.raises(InputError, match="is no tinyllm report: name another file, or use --force"):
         write_report(runs, out)
     assert out.read_text() == "my notes"
-    assert "tinyllm report" in write_report(runs, out, force=True).read_text()
+    assert write_report(runs, out, force=True).read_text() == page
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_full_disk_leaves_the_old_report_and_no_temporary_file(runs, page, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    out = tmp_path / "report.html"
+    out.write_text(page)
+    monkeypatch.setattr("analysis.report.render_report", lambda *_: page + "more")
+    monkeypatch.setattr("analysis.report.os.replace", full)
+    with pytest.raises(IncompleteRunError, match="No space left on device"):
+        write_report(runs, out)
+    assert out.read_text() == page
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
