@@ -55,7 +55,8 @@ def provenance_dict(provenance: Provenance) -> dict[str, Any]:
 def _write_csv(trace: Trace, path: Path) -> None:
     *names, _ = TraceRow._fields
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
+        # With this line end (the default) a CR and a LF inside a name are both quoted.
+        writer = csv.writer(file, lineterminator="\r\n")
         writer.writerow([*names, prefix_column(trace.prefix_block_size)])
         for *cells, ids in trace.rows:
             writer.writerow([*cells, None if ids is None else json.dumps(ids)])

@@ -13,7 +13,7 @@ BIN_NS: Final = 10 * 1_000_000_000
 """Bin of the index of dispersion: wide enough for clocks that tick in seconds."""
 
 QUIET_START: Final = 3.0
-"""A first tenth that is slower than the rest by more than this is worth a warning."""
+"""A first tenth of the rows that arrives slower than the rest by more than this is worth a warning."""
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,21 @@ class Arrivals:
         slower = self._quiet_start()
         if slower is not None:
             found.append(
-                f"the first tenth of the span is {slower:.0f} times slower than the rest: "
+                f"the first tenth of the rows arrives {slower:.0f} times slower than the rest: "
                 "a head is not like this trace; take a window of its busy part"
             )
         return found
 
     def _quiet_start(self) -> float | None:
-        tenth = (self.span_ns // BIN_NS + 1) // 10
-        if tenth == 0 or self.rows < 100:
+        if self.rows < 100:
             return None
-        early = sum(rows for index, rows in self._bins.items() if index < tenth)
-        slower = (self.rows - early) / 9 / max(early, 1)
+        early = bins = 0
+        for index, rows in self._bins.items():
+            early, bins = early + rows, index + 1
+            if early >= self.rows / 10:
+                break
+        later_bins = self.span_ns // BIN_NS + 1 - bins
+        if not later_bins:
+            return None
+        slower = (self.rows - early) / later_bins * bins / early
         return slower if slower > QUIET_START else None

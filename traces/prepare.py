@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tinyllm.errors import InputError
 from traces import scaling, transforms
@@ -58,7 +59,8 @@ def prepare(
     2. `window`, in the file's own trace time, re-based to its start;
     3. rows that cannot be served: `zero_output`, empty prompts, `max_context` with `over_context`;
     4. `head`: the first N of the rows that are left;
-    5. re-base to the first row, unless there is a window (whose start is 0);
+    5. re-base to the first row, unless the clock has a start of its own: a window's, or a generator's, now or
+       before the trace was exported;
     6. `speedup` or `rate`.
 
     Raises:
@@ -80,13 +82,21 @@ def prepare(
         opened = transforms.cap_context(opened, max_context, over_context)
     if head is not None:
         opened = transforms.head(opened, head)
-    if window is None:
+    if not _has_own_start(opened.provenance.transforms):
         opened = scaling.rebase(opened)
     if speedup is not None:
         opened = scaling.speedup(opened, speedup)
     if rate is not None:
         opened = scaling.target_rate(opened, rate)
     return not_empty(opened)
+
+
+def _has_own_start(transforms_done: list[dict[str, Any]]) -> bool:
+    return any(
+        entry["name"] in ("window", "rebase", "generate")
+        or _has_own_start(entry.get("from", {}).get("transforms", []))
+        for entry in transforms_done
+    )
 
 
 def not_empty(trace: Trace) -> Trace:

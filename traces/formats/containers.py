@@ -178,7 +178,7 @@ def _open_parquet(path: Path) -> Iterator[Any]:
 
 def _parquet_head(path: Path) -> Head:
     with _open_parquet(path) as file:
-        return Head("parquet", tuple(file.schema_arrow.names), file.schema_arrow.metadata or {})
+        return Head("parquet", tuple(file.schema_arrow.names), file.metadata.metadata or {})
 
 
 def _parquet_records(path: Path) -> Iterator[Record]:

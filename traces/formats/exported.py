@@ -10,6 +10,7 @@ import json
 import re
 from typing import Any, Final
 
+from tinyllm.errors import InputError
 from traces.formats.base import Format, Parse, Source, check_id_count
 from traces.formats.containers import Record
 from traces.schema import TraceRow
@@ -33,7 +34,10 @@ def _find_prefix_column(source: Source) -> tuple[str | None, int | None]:
 def lineage(source: Source) -> dict[str, Any] | None:
     """The provenance that an exported Parquet file carries, None where there is none."""
     text = source.head.metadata.get(METADATA_KEY)
-    return None if text is None else json.loads(text)
+    try:
+        return None if text is None else dict(json.loads(text))
+    except (ValueError, TypeError):
+        raise InputError(f"{source.path}: its provenance is not JSON; export the trace again") from None
 
 
 def _parser(source: Source) -> Parse:
