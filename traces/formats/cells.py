@@ -58,6 +58,8 @@ def _parse_text_number(text: str) -> int | Decimal:
 
 def parse_count(value: object) -> int:
     """A number of tokens: whole (`19440110.0` is), not negative, at most 2**63 − 1."""
+    if type(value) is str and len(value) <= 18 and value.isascii() and value.isdigit():
+        return int(value)  # nearly every cell of a CSV: the general way costs four times as much
     number = parse_number(value)
     if number < 0:
         raise CellError(f"is {number}, which is negative")

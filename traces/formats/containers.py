@@ -8,7 +8,6 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, TextIO, TypeVar, cast
@@ -21,8 +20,7 @@ BATCH_ROWS: Final = 16_384
 T = TypeVar("T")
 
 
-@dataclass(slots=True, frozen=True)
-class Record:
+class Record(NamedTuple):
     """One data row: its number from 0, its line in the file from 1 (Parquet: none), its cells by name.
 
     The accessors raise `CellError` naming the column.
@@ -39,7 +37,10 @@ class Record:
         return self._parse(column, parse_integer)
 
     def time(self, column: str, unit: str) -> int:
-        return self._parse(column, lambda value: parse_time(value, unit))
+        try:
+            return parse_time(self.cells.get(column), unit)
+        except CellError as error:
+            raise CellError(f"{column} {error}") from None
 
     def text(self, column: str) -> str | None:
         """The cell as text; None where it is empty."""
