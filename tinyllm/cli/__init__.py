@@ -1,0 +1,39 @@
+"""The `tinyllm` command: parses, calls, prints. Heavy imports happen inside the commands."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from tinyllm.cli import trace
+from tinyllm.cli.cost import cost
+from tinyllm.cli.doctor import doctor
+from tinyllm.cli.get_model import get_model
+from tinyllm.cli.replay import replay
+from tinyllm.cli.report import report
+from tinyllm.errors import TinyLLMError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Study LLM serving: replay traces through real scheduling policies, simulated or on a real model.",
+)
+app.add_typer(trace.app, name="trace")
+for command in (replay, report, cost, get_model, doctor):
+    app.command()(command)
+
+
+def main() -> None:
+    """Run the command line; an error that a user can mend is one line on standard error, no traceback."""
+    try:
+        app()
+    except TinyLLMError as error:
+        print(f"tinyllm: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # Whoever read our output has left (`tinyllm … | head`); Python would complain when it flushes.
+        sys.stdout = None
+        sys.exit(1)

@@ -16,7 +16,7 @@ def _require(ok: bool, option: str, value: object, mend: str) -> None:
         raise InputError(f"--{option.replace('_', '-')} {value}: {mend}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SchedulerConfig:
     """Limits of a step, of the pool and of a sequence, and the rules of admission and preemption.
 

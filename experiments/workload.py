@@ -1,0 +1,89 @@
+"""From trace rows to arrival records: what clients declare, what a predictor guesses, who warms up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from experiments.options import ReplayOptions
+from tinyllm.engine.record.workload import ArrivalRecord
+from tinyllm.errors import InputError
+from tinyllm.policy.predictor import make_predictor
+from traces.prepare import prepare
+from traces.schema import Trace, TraceRow
+
+DeclaredMaxTokens = Callable[[TraceRow], int]
+
+
+def load_trace(options: ReplayOptions, max_model_len: int | None) -> Trace:
+    """The rows that a replay submits, after every transform."""
+    return prepare(
+        options.trace,
+        format=options.format,
+        columns=options.columns,
+        unit=options.unit,
+        prefix_block_size=options.prefix_block_size,
+        order=options.order,  # type: ignore[arg-type]  # checked there, with the message for the user
+        window=options.window,
+        zero_output=options.zero_output,  # type: ignore[arg-type]
+        max_context=max_model_len,
+        over_context=options.over_context,  # type: ignore[arg-type]
+        head=options.requests,
+        speedup=options.speedup,
+        rate=options.rate,
+    )
+
+
+def build_workload(trace: Trace, options: ReplayOptions, max_model_len: int | None) -> list[ArrivalRecord]:
+    """All arrival records, in order of arrival; ties in file order."""
+    declared = declared_max_tokens(options.declared_max_tokens, max_model_len)
+    predict = make_predictor(options.predictor, options.seed)
+    if options.warmup_requests < 0:
+        raise InputError(f"--warmup-requests {options.warmup_requests}: give 0 or more")
+    return [
+        ArrivalRecord(
+            request_id=f"r{row.source_row}",
+            source_row=row.source_row,
+            arrival_ns=row.arrival_ns,
+            prompt_tokens=row.prompt_tokens,
+            max_tokens=declared(row),
+            target_output_tokens=max(1, row.output_tokens),
+            predicted_output_tokens=predict(row.source_row, row.output_tokens) if predict else None,
+            priority=row.priority,
+            tenant=row.tenant,
+            session=row.session,
+            prefix_ids=row.prefix_ids,
+            warmup=position < options.warmup_requests,
+        )
+        for position, row in enumerate(trace.rows)
+    ]
+
+
+def declared_max_tokens(rule: str, max_model_len: int | None) -> DeclaredMaxTokens:
+    """How many output tokens a client declares: `target` (the true length), `context` (all that the context
+    leaves), a number, or a factor of the true length such as `1.5x`. Never less than the true length is served.
+
+    Raises:
+        InputError: none of these, or `context` without a context.
+    """
+    if rule == "target":
+        return lambda row: max(1, row.output_tokens)
+    if rule == "context":
+        if max_model_len is None:
+            raise InputError("--declared-max-tokens context: needs --max-model-len or --model-shape")
+        context = max_model_len
+        return lambda row: max(1, context - row.prompt_tokens)
+    try:
+        if rule.endswith("x"):
+            factor = float(rule[:-1])
+            if not 1 <= factor < float("inf"):
+                raise ValueError
+            return lambda row: max(1, round(factor * row.output_tokens))
+        number = int(rule)
+        if number < 1:
+            raise ValueError
+    except ValueError:
+        raise InputError(
+            f"--declared-max-tokens {rule}: give target, context, a number of at least 1, "
+            "or a factor of at least 1 such as 1.5x"
+        ) from None
+    return lambda row: number
