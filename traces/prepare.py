@@ -82,13 +82,17 @@ def prepare(
         opened = transforms.cap_context(opened, max_context, over_context)
     if head is not None:
         opened = transforms.head(opened, head)
-    if not _has_own_start(opened.provenance.transforms):
-        opened = scaling.rebase(opened)
+    return not_empty(_set_clock(opened, speedup, rate))
+
+
+def _set_clock(trace: Trace, speedup: float | None, rate: float | None) -> Trace:
+    if not _has_own_start(trace.provenance.transforms):
+        trace = scaling.rebase(trace)
     if speedup is not None:
-        opened = scaling.speedup(opened, speedup)
+        trace = scaling.speedup(trace, speedup)
     if rate is not None:
-        opened = scaling.target_rate(opened, rate)
-    return not_empty(opened)
+        trace = scaling.target_rate(trace, rate)
+    return trace
 
 
 def _has_own_start(transforms_done: list[dict[str, Any]]) -> bool:
