@@ -255,6 +255,13 @@ def test_integer_weights_are_refused(make_oracle: Callable[..., Any]) -> None:
     assert name in message and "int8" in message
 
 
+def test_one_tensor_under_two_names_is_refused(make_oracle: Callable[..., Any]) -> None:
+    oracle = make_oracle("gpt2")
+    rewrite(oracle, lambda tensors: tensors | {"wpe.weight": tensors["transformer.wpe.weight"].clone()})
+    message = one_line(oracle.directory)
+    assert "transformer.wpe.weight" in message and "are one tensor" in message
+
+
 class _RunsCode:
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return Path.touch, (Path("executed"),)

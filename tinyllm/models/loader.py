@@ -72,11 +72,18 @@ def _checked_device(device: str | torch.device) -> torch.device:
 
 def _sources(checkpoint: Checkpoint, family: type[DecoderModel]) -> dict[str, str]:
     """Full name of each tensor → its name in the file, which may lack the prefix of the decoder."""
-    names = [name for name in checkpoint.shards if not family.ignores(name)]
-    return {
-        name if name.startswith(family.base_prefix) or name == _HEAD else family.base_prefix + name: name
-        for name in names
-    }
+    sources: dict[str, str] = {}
+    for name in checkpoint.shards:
+        if family.ignores(name):
+            continue
+        prefixed = name.startswith(family.base_prefix) or name == _HEAD
+        full_name = name if prefixed else family.base_prefix + name
+        if full_name in sources:
+            raise InputError(
+                f"{checkpoint.directory}: {sources[full_name]} and {name} are one tensor; use files of one model"
+            )
+        sources[full_name] = name
+    return sources
 
 
 def _resolve_tying(

@@ -1,0 +1,60 @@
+"""SmolLM2-135M as `tinyllm get-model` lays it out: the model answers, and both engines agree on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tinyllm.models.loader import load_model
+
+DIRECTORY = Path(os.environ.get("TINYLLM_MODEL_DIR") or Path(__file__).parents[2] / "models/smollm2-135m")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not DIRECTORY.is_dir(),
+        reason=f"no checkpoint at {DIRECTORY}: `tinyllm get-model smollm2-135m models/smollm2-135m` brings it",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def transformers_model() -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(DIRECTORY, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def prompt() -> torch.Tensor:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(DIRECTORY)
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    ids = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    return ids["input_ids"][0]
+
+
+def test_the_checkpoint_knows_the_capital_of_france(transformers_model: Any, prompt: torch.Tensor) -> None:
+    from transformers import AutoTokenizer
+
+    with torch.no_grad():
+        output = transformers_model.generate(prompt[None], max_new_tokens=12, do_sample=False)[0]
+    assert "Paris" in AutoTokenizer.from_pretrained(DIRECTORY).decode(output[len(prompt) :])
+
+
+def test_its_logits_are_those_of_transformers(
+    transformers_model: Any, prompt: torch.Tensor, logits_of: Callable[..., torch.Tensor]
+) -> None:
+    with torch.no_grad():
+        expected = transformers_model(prompt[None]).logits[0]
+    logits = logits_of(load_model(DIRECTORY), prompt)
+    torch.testing.assert_close(logits, expected, atol=1e-3, rtol=0)
+    assert torch.equal(logits.argmax(-1), expected.argmax(-1))
