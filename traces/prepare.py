@@ -52,16 +52,19 @@ def prepare(
     head: int | None = None,
     speedup: float | None = None,
     rate: float | None = None,
+    length_scale: float | None = None,
+    block_size: int = 16,
 ) -> Trace:
     """The trace as a replay submits it. The order of the steps is fixed:
 
     1. load (`format`, `columns`, `unit`, `prefix_block_size`, `order`);
     2. `window`, in the file's own trace time, re-based to its start;
-    3. rows that cannot be served: `zero_output`, empty prompts, `max_context` with `over_context`;
-    4. `head`: the first N of the rows that are left;
-    5. re-base to the first row, unless the clock has a start of its own: a window's, or a generator's, now or
+    3. `length_scale`, for a KV cache of `block_size`;
+    4. rows that cannot be served: `zero_output`, empty prompts, `max_context` with `over_context`;
+    5. `head`: the first N of the rows that are left;
+    6. re-base to the first row, unless the clock has a start of its own: a window's, or a generator's, now or
        before the trace was exported;
-    6. `speedup` or `rate`.
+    7. `speedup` or `rate`.
 
     Raises:
         InputError: as `open_trace` and the transforms do; both `speedup` and `rate`; while rows are consumed,
@@ -77,6 +80,8 @@ def prepare(
         )
     if window is not None:
         opened = transforms.window(opened, *(parse_window(window) if isinstance(window, str) else window))
+    if length_scale is not None:
+        opened = scaling.length_scale(opened, length_scale, block_size)
     opened = transforms.zero_output(opened, zero_output)
     if max_context is not None:
         opened = transforms.cap_context(opened, max_context, over_context)

@@ -1,4 +1,4 @@
-"""Transforms of a trace's clock: re-basing, speed-up, compression to a target rate.
+"""Transforms of a trace's scale: re-basing, speed-up, compression to a target rate, shorter lengths.
 
 Arrivals are scaled in exact rational arithmetic and rounded half up to whole nanoseconds: order and ties are
 kept, and so is the CV of the gaps.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -66,6 +67,41 @@ def _at_rate(trace: Trace, rate: Fraction, entry: dict[str, Any]) -> Iterator[Tr
     scale = len(rows) * 1_000_000_000 / (rate * span_ns)
     entry["speedup"] = float(1 / scale)
     yield from _scaled(iter(rows), scale, "--rate")
+
+
+def length_scale(trace: Trace, scale: float, block_size: int) -> Trace:
+    """Multiply every length by `scale`, rounding up: a small machine replays the shape of a large trace.
+
+    A prefix id then stands for its block's tokens times `scale`, so who shares what stays the same.
+
+    Args:
+        block_size: of the KV cache; the scaled prefix block must be a multiple of it.
+
+    Raises:
+        InputError: the scale is not a finite number above 0, or does not suit the trace's prefix blocks.
+    """
+    exact = _positive("--length-scale", scale)
+    prefix_block_size = trace.prefix_block_size
+    if prefix_block_size is not None:
+        scaled = prefix_block_size * exact
+        if scaled.denominator != 1 or scaled.numerator % block_size:
+            nearest = max(1, round(scaled / block_size)) * block_size
+            raise InputError(
+                f"--length-scale {scale:g}: turns the trace's prefix blocks of {prefix_block_size} tokens into "
+                f"{float(scaled):g}, which is no multiple of --block-size {block_size}; the nearest scale that "
+                f"works is {nearest / prefix_block_size:g}"
+            )
+        trace = replace(trace, prefix_block_size=scaled.numerator)
+    entry = {"name": "length_scale", "scale": scale}
+    return derive(trace, _scaled_lengths(trace.rows, exact), entry)
+
+
+def _scaled_lengths(rows: Iterator[TraceRow], scale: Fraction) -> Iterator[TraceRow]:
+    for row in rows:
+        yield row._replace(
+            prompt_tokens=math.ceil(row.prompt_tokens * scale),
+            output_tokens=math.ceil(row.output_tokens * scale),
+        )
 
 
 def _positive(option: str, value: float) -> Fraction:

@@ -91,7 +91,8 @@ class EngineCore:
             self.output_processor.remove(request.request_id)
         schedule_ns = self._scheduled - self._start
         execute_ns = now - self._scheduled if execute_ns is None else execute_ns
-        self.recorder.stepped(batch, finished, StepTimes(self._start, now, schedule_ns, execute_ns))
+        times = StepTimes(self._start, now, schedule_ns, execute_ns)
+        self.recorder.stepped(batch, finished, times, _errors(batch, result))
         self.num_steps += 1
         return finished
 
@@ -99,19 +100,35 @@ class EngineCore:
         """The work after a step is done: the next one could start now."""
         self.recorder.ready(now)
 
-    def step(self, runner: Runner, clock: Callable[[], int]) -> list[Request] | None:
+    def step(self, runner: Runner, clock: Callable[[], int], now: int | None = None) -> list[Request] | None:
         """One real step: schedule, run, account, all on `clock`.
+
+        Args:
+            now: when the step begins, if `clock` was read before: a policy then hears of the requests just
+                added and is asked for the step at one and the same time, which makes the step repeatable.
 
         Returns:
             The requests that ended with it, or None if nothing could run.
         """
-        batch = self.begin_step(clock())
+        batch = self.begin_step(clock() if now is None else now)
         if batch is None:
             return None
         self._scheduled = clock()
         result = runner.run(batch)
-        finished = self.finish_step(batch, result, clock())
+        finished = self.finish_step(batch, result, clock(), result.execute_ns)
         for request in finished:
             runner.remove(request.request_id)
         self.ready(clock())
         return finished
+
+
+def _errors(batch: ScheduledBatch, result: StepResult | None) -> dict[str, str]:
+    """The rows that failed, by request id."""
+    if result is None or result.errors is None:
+        return {}
+    sampling = [request for request, samples in zip(batch.requests, batch.samples, strict=True) if samples]
+    return {
+        request.request_id: error
+        for request, error in zip(sampling, result.errors, strict=True)
+        if error is not None
+    }

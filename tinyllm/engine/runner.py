@@ -16,11 +16,13 @@ class StepResult(NamedTuple):
         token_ids: one for each sampling row, in row order; None where the execution is simulated.
         logprobs: likewise, what the request asked for, or None.
         errors: likewise, why the row of a request failed, or None; a failed request ends alone.
+        execute_ns: how long the device worked, where it was measured.
     """
 
     token_ids: Sequence[int | None]
     logprobs: Sequence[Any] | None = None
     errors: Sequence[str | None] | None = None
+    execute_ns: int | None = None
 
 
 class Runner(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
 from tinyllm.engine.record.schema import STEPS
@@ -35,8 +36,14 @@ class Recorder(Protocol):
     def aborted(self, request: Request, now: int) -> None:
         """A request was ended from outside, between steps."""
 
-    def stepped(self, batch: ScheduledBatch, finished: list[Request], times: StepTimes) -> None:
-        """A step was computed and accounted."""
+    def stepped(
+        self,
+        batch: ScheduledBatch,
+        finished: list[Request],
+        times: StepTimes,
+        errors: Mapping[str, str],
+    ) -> None:
+        """A step was computed and accounted; `errors` has the reason of each request that failed in it."""
 
     def ready(self, now: int) -> None:
         """From now on the next step could start."""
@@ -51,7 +58,13 @@ class NullRecorder:
     def queued(self, record: ArrivalRecord, request: Request, now: int) -> None: ...
     def rejected(self, record: ArrivalRecord, now: int, reason: str) -> None: ...
     def aborted(self, request: Request, now: int) -> None: ...
-    def stepped(self, batch: ScheduledBatch, finished: list[Request], times: StepTimes) -> None: ...
+    def stepped(
+        self,
+        batch: ScheduledBatch,
+        finished: list[Request],
+        times: StepTimes,
+        errors: Mapping[str, str],
+    ) -> None: ...
     def ready(self, now: int) -> None: ...
     def close(self, now: int) -> None: ...
 
@@ -123,7 +136,13 @@ class LogRecorder:
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────
 
-    def stepped(self, batch: ScheduledBatch, finished: list[Request], times: StepTimes) -> None:
+    def stepped(
+        self,
+        batch: ScheduledBatch,
+        finished: list[Request],
+        times: StepTimes,
+        errors: Mapping[str, str],
+    ) -> None:
         step, start, end = self._step, times.start, times.end
         for request in batch.preempted:
             self._close_span(self._tracks[request.request_id], step - 1)
@@ -136,7 +155,7 @@ class LogRecorder:
             samples = row not in batch.partial_rows
             self._prefilled(batch.requests[row], batch.num_scheduled_tokens[row], samples, end)
         for request in finished:
-            self._end(request, end, "finished", step)
+            self._end(request, end, "finished", step, error=errors.get(request.request_id))
         self._buffer_step(batch, len(finished), times)
         self._step = step + 1
 
@@ -252,14 +271,20 @@ class LogRecorder:
         self._writer.events.append((now / NS, request_id, self._replica, event, self._step, detail))
 
     def _end(
-        self, request: Request, now: int, event: str, last_step: int, reason: FinishReason | None = None
+        self,
+        request: Request,
+        now: int,
+        event: str,
+        last_step: int,
+        reason: FinishReason | None = None,
+        error: str | None = None,
     ) -> None:
         track = self._tracks.pop(request.request_id)
         self._close_span(track, last_step)
         reason = reason or request.finish_reason
         assert reason is not None
         self._event(now, request.request_id, event, detail=reason.value)
-        self._write_request(track, now, reason, None)
+        self._write_request(track, now, reason, error)
 
     def _write_request(self, track: _Track, now: int, reason: FinishReason, error: str | None) -> None:
         record, request = track.record, track.request

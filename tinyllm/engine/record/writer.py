@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,10 +47,21 @@ class TableWriter:
 
 
 class LogWriter:
-    """The four tables of one run."""
+    """The four tables of one run.
 
-    def __init__(self, directory: Path, flush_rows: int = FLUSH_ROWS) -> None:
+    Args:
+        directory: of the run.
+        flush_rows: rows of a table that make a part.
+        flush_seconds: write a part at least so often; None (in simulation, where a wall clock has no place)
+            leaves it to the rows.
+    """
+
+    def __init__(
+        self, directory: Path, flush_rows: int = FLUSH_ROWS, flush_seconds: float | None = None
+    ) -> None:
         self._flush_rows = flush_rows
+        self._flush_seconds = flush_seconds
+        self._last_flush = time.monotonic()
         self.requests = TableWriter(directory, "requests")
         self.steps = TableWriter(directory, "steps")
         self.spans = TableWriter(directory, "spans")
@@ -57,11 +69,13 @@ class LogWriter:
         self._tables = (self.events, self.spans, self.requests, self.steps)
 
     def flush_if_due(self) -> None:
-        """Flush all tables, so that they end at the same step, once one has enough rows for a part."""
-        if any(len(table) >= self._flush_rows for table in self._tables):
+        """Flush all tables, so that they end at the same step, once a part is due."""
+        late = self._flush_seconds is not None and time.monotonic() - self._last_flush >= self._flush_seconds
+        if late or any(len(table) >= self._flush_rows for table in self._tables):
             self.flush()
 
     def flush(self) -> None:
         """Write what is buffered."""
         for table in self._tables:
             table.flush()
+        self._last_flush = time.monotonic()
