@@ -53,9 +53,9 @@ class BlockPool:
         """Whether a block that was used before has no owner now."""
         return self._ref_counts[block_id] == 0
 
-    def has_one_owner(self, block_id: int) -> bool:
-        """Whether freeing the block once makes it free."""
-        return self._ref_counts[block_id] == 1
+    def num_owners(self, block_id: int) -> int:
+        """Owners of a block that was used before: freeing it this often makes it free."""
+        return self._ref_counts[block_id]
 
     def get(self, num_blocks: int) -> list[int]:
         """Take `num_blocks` free blocks, count 1 each, in eviction order. What they cached is forgotten.

@@ -16,6 +16,10 @@ def _require(ok: bool, option: str, value: object, mend: str) -> None:
         raise InputError(f"--{option.replace('_', '-')} {value}: {mend}")
 
 
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 @dataclass(frozen=True)
 class SchedulerConfig:
     """Limits of a step, of the pool and of a sequence, and the rules of admission and preemption.
@@ -53,20 +57,25 @@ class SchedulerConfig:
     def __post_init__(self) -> None:
         for option in ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_gpu_blocks"):
             value = getattr(self, option)
-            _require(value >= 1, option, value, "give a whole number of at least 1")
+            _require(_is_whole(value) and value >= 1, option, value, "give a whole number of at least 1")
         _require(
-            self.max_model_len is None or self.max_model_len >= 2,
+            self.max_model_len is None or (_is_whole(self.max_model_len) and self.max_model_len >= 2),
             "max_model_len",
             self.max_model_len,
             "give at least 2: one prompt token and one output token",
         )
         _require(
-            self.long_prefill_token_threshold >= 0,
+            _is_whole(self.long_prefill_token_threshold) and self.long_prefill_token_threshold >= 0,
             "long_prefill_token_threshold",
             self.long_prefill_token_threshold,
             "give 0 (no limit) or a number of tokens",
         )
-        _require(0.0 <= self.watermark < 1.0, "watermark", self.watermark, "give a fraction in [0, 1)")
+        _require(
+            isinstance(self.watermark, int | float) and 0.0 <= self.watermark < 1.0,
+            "watermark",
+            self.watermark,
+            "give a fraction in [0, 1)",
+        )
         for option, choices in (("admission", get_args(Admission)), ("preemption", get_args(Preemption))):
             value = getattr(self, option)
             _require(value in choices, option, value, f"choose one of {', '.join(choices)}")

@@ -28,10 +28,10 @@ def lognormal(sigma: float, seed: int) -> Predictor:
     of the same trace sees the same predictions.
 
     Raises:
-        InputError: sigma is negative or not finite.
+        InputError: sigma is not in [0, 5]; beyond, predictions leave the range of 64-bit integers.
     """
-    if not (math.isfinite(sigma) and sigma >= 0):
-        raise InputError(f"--predictor lognormal:{sigma}: give a finite sigma of at least 0")
+    if not 0 <= sigma <= 5:
+        raise InputError(f"--predictor lognormal:{sigma:g}: give a sigma from 0 to 5")
 
     def predict(source_row: int, output_tokens: int) -> int:
         noise = Random(f"{seed}/{source_row}").gauss(0.0, sigma)

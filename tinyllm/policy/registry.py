@@ -22,6 +22,17 @@ POLICIES: dict[str, type[SchedulingPolicy]] = {
     "vtc": VTC,
 }
 
+_ARG_TYPES: dict[Any, tuple[tuple[type, ...], str]] = {
+    annotation: (types, text)
+    for cls, types, text in (
+        (bool, (bool,), "true or false"),
+        (int, (int,), "a whole number"),
+        (float, (int, float), "a number"),
+    )
+    for annotation in (cls, cls.__name__)  # a class, or its name under `from __future__ import annotations`
+}
+"""Annotations of constructor arguments whose values are checked, since the command line gives any JSON."""
+
 
 def make_policy(name: str, args: Mapping[str, Any] | None = None) -> SchedulingPolicy:
     """A new policy object: a built-in by name, or `module:Class` from the import path or the current folder.
@@ -30,19 +41,31 @@ def make_policy(name: str, args: Mapping[str, Any] | None = None) -> SchedulingP
         args: keyword arguments of the class (`--policy-arg key=value`).
 
     Raises:
-        InputError: no such policy, module, class or argument, or the class is no SchedulingPolicy.
+        InputError: no such policy, module, class or argument, an argument that is missing or of another type
+            than the class says, or the class is no SchedulingPolicy.
     """
     cls = _load_class(name) if ":" in name else POLICIES.get(name)
     if cls is None:
         raise InputError(
             f"--policy {name}: unknown; choose {', '.join(POLICIES)}, or module:Class of your own"
         )
-    known = inspect.signature(cls).parameters
-    for key in args or {}:
-        if key not in known:
-            takes = ", ".join(known) or "none"
-            raise InputError(f"--policy-arg {key}: {name} has no such argument; it takes: {takes}")
-    return cls(**(args or {}))
+    args = dict(args or {})
+    _check_args(name, cls, args)
+    return cls(**args)
+
+
+def _check_args(name: str, cls: type[SchedulingPolicy], args: Mapping[str, Any]) -> None:
+    signature = inspect.signature(cls)
+    try:
+        signature.bind(**args)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters) or "none"
+        raise InputError(f"--policy-arg: {name}: {error}; its arguments: {takes}") from None
+    for key, value in args.items():
+        parameter = signature.parameters.get(key)
+        expected = _ARG_TYPES.get(parameter.annotation) if parameter else None
+        if expected is not None and type(value) not in expected[0]:
+            raise InputError(f"--policy-arg {key}={value}: {name} takes {expected[1]}")
 
 
 def _load_class(name: str) -> type[SchedulingPolicy]:
@@ -66,4 +89,6 @@ def _load_class(name: str) -> type[SchedulingPolicy]:
         raise InputError(
             f"--policy {name}: {module_name} has no class {class_name!r} that extends SchedulingPolicy"
         )
+    if cls.key is SchedulingPolicy.key:
+        raise InputError(f"--policy {name}: {class_name} has no `key` method of its own; write one")
     return cls

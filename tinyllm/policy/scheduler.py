@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
@@ -206,6 +207,7 @@ class Scheduler:
         cached = self.kv.find_cached_blocks(best)
         num_slots = slots_at_admission(self.config, best, len(cached), self._chunk_limit)
         protected = set(cached)
+        lost: Counter[int] = Counter()
         freed = 0
         for num_victims in range(len(self.running) + 1):
             if num_victims:
@@ -213,9 +215,10 @@ class Scheduler:
                 victim_key = self.policy.key(victim, now)
                 if victim_key is not None and not victim_key > best_key:
                     return
-                freed += sum(
-                    1 for b in victim.block_ids if self.kv.pool.has_one_owner(b) and b not in protected
-                )
+                # A block that victims share is free once the last of them has lost it.
+                for block_id in victim.block_ids:
+                    lost[block_id] += 1
+                    freed += lost[block_id] == self.kv.pool.num_owners(block_id) and block_id not in protected
             left = len(self.running) - num_victims
             if left < self.config.max_num_seqs and self.kv.can_admit(
                 cached, num_slots, waive_watermark=left == 0, extra=freed

@@ -45,7 +45,8 @@ class VTC(SchedulingPolicy):
 
     def on_tokens(self, view: Request, prefill: int, decode: int, now: int) -> None:
         self.counters[view.tenant] += self.input_weight * prefill + self.output_weight * decode
-        if prefill:
+        # Its first chunk since it was admitted: later ones are no sign of leaving the queue.
+        if prefill and view.num_computed_tokens == view.num_cached_tokens:
             self._last_to_leave_queue = view.tenant
 
     def on_finish(self, view: Request, now: int) -> None:
