@@ -15,7 +15,8 @@ from tinyllm.engine.record.writer import LogWriter
 from tinyllm.errors import InputError
 
 WORKLOAD_FILE = "workload.parquet"
-_OURS = (MANIFEST, WORKLOAD_FILE, *TABLES)
+BLOCK_HASHES_FILE = "block_hashes.parquet"
+_OURS = (MANIFEST, WORKLOAD_FILE, BLOCK_HASHES_FILE, *TABLES)
 
 
 class RunDirectory:

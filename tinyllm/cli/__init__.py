@@ -12,6 +12,7 @@ from tinyllm.cli.doctor import doctor
 from tinyllm.cli.get_model import get_model
 from tinyllm.cli.replay import replay
 from tinyllm.cli.report import report
+from tinyllm.cli.resim import resim
 from tinyllm.errors import TinyLLMError
 
 app = typer.Typer(
@@ -22,7 +23,7 @@ app = typer.Typer(
     help="Study LLM serving: replay traces through real scheduling policies, simulated or on a real model.",
 )
 app.add_typer(trace.app, name="trace")
-for command in (replay, report, cost, get_model, doctor):
+for command in (replay, resim, report, cost, get_model, doctor):
     app.command()(command)
 
 

@@ -1,0 +1,188 @@
+"""`tinyllm resim`: make every scheduling decision of a recorded run again, and compare row by row."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+import pyarrow.parquet as pq
+
+from experiments.run_directory import BLOCK_HASHES_FILE, WORKLOAD_FILE, RunDirectory
+from sim.prefix import prompt_hasher
+from sim.recorded import RecordedOutput, RecordedOutputs, RecordedSimulation, RecordedStep, Submission
+from tinyllm.engine.core import EngineCore
+from tinyllm.engine.output import private_hash
+from tinyllm.engine.record.reader import Run, read_run
+from tinyllm.engine.record.recorder import LogRecorder
+from tinyllm.engine.record.workload import NS, ArrivalRecord, read_workload
+from tinyllm.errors import InputError
+from tinyllm.policy.config import SchedulerConfig
+from tinyllm.policy.registry import make_policy
+from tinyllm.policy.request import BlockHash, FinishReason
+from tinyllm.policy.scheduler import Scheduler
+
+Hashes = Literal["recorded", "prefix-ids"]
+
+MEASURED = ("gap_s", "schedule_s", "execute_s")
+"""Columns of `steps` that are durations of the real host or device, not decisions."""
+
+_COMPARED = {
+    "steps": ["step"],
+    "spans": ["request_id", "first_step"],
+    "events": ["request_id", "step", "event", "time"],
+    "requests": ["request_id", "submitted_step"],
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first row of a table in which the two runs differ."""
+
+    table: str
+    rows: int
+    detail: str
+
+
+def resimulate(
+    run_path: Path, out: Path, *, force: bool = False, hashes: Hashes = "recorded"
+) -> list[Difference]:
+    """Re-simulate a complete run into `out` and compare the two logs.
+
+    Args:
+        hashes: where the prefix cache's block hashes come from: what the run recorded (a simulated run
+            records none: they follow from the workload), or the prefix ids of the trace.
+
+    Returns:
+        One entry for each table that differs in anything but measured durations; empty if every decision is
+        the same.
+
+    Raises:
+        InputError: the run can't be read, is not complete, or lacks what is needed.
+    """
+    run = read_run(run_path)
+    if run.manifest["status"] not in ("complete", "interrupted"):
+        raise InputError(
+            f"{run_path}: its status is {run.manifest['status']}; only a closed log can be re-simulated"
+        )
+    config = SchedulerConfig(**run.manifest["config"])
+    policy = make_policy(run.manifest["policy"]["name"], run.manifest["policy"]["args"])
+    records = {record.request_id: record for record in read_workload(run_path / WORKLOAD_FILE)}
+    block_size = config.block_size if config.enable_prefix_caching else None
+    outputs = _outputs(run, records, config, hashes)
+
+    manifest = {
+        key: run.manifest[key] for key in ("mode", "seed", "policy", "config", "trace") if key in run.manifest
+    }
+    directory = RunDirectory(out, manifest | {"mode": "resim", "source_run": str(run_path)}, force=force)
+    directory.write_workload(list(records.values()))
+    scheduler = Scheduler(config, policy)
+    recorder = LogRecorder(directory.open_log(), scheduler)
+    core = EngineCore(scheduler, RecordedOutputs(outputs, block_size), recorder)
+    simulation = RecordedSimulation(core, _steps(run), _submissions(run, records), outputs, block_size)
+    simulation.run()
+    recorder.close(simulation.now)
+    directory.finish(run.manifest["status"], num_steps=core.num_steps)
+    return compare(run, read_run(out))
+
+
+def compare(recorded: Run, again: Run) -> list[Difference]:
+    """Each table that differs, ignoring measured durations and the order of rows in a file."""
+    differences = []
+    for table, order in _COMPARED.items():
+        difference = _compare_table(table, order, getattr(recorded, table), getattr(again, table))
+        if difference is not None:
+            differences.append(difference)
+    return differences
+
+
+def _compare_table(
+    table: str, order: list[str], left: pd.DataFrame, right: pd.DataFrame
+) -> Difference | None:
+    columns = [column for column in left.columns if column not in MEASURED]
+    frames = [
+        frame[columns].sort_values(order, kind="stable").reset_index(drop=True) for frame in (left, right)
+    ]
+    if len(left) != len(right):
+        return Difference(
+            table, abs(len(left) - len(right)), f"{len(left)} rows recorded, {len(right)} simulated"
+        )
+    equal = (frames[0] == frames[1]).fillna(False) | (frames[0].isna() & frames[1].isna())
+    wrong = ~equal.all(axis=1)
+    if not wrong.any():
+        return None
+    row = int(wrong.to_numpy().argmax())
+    column = columns[int((~equal.iloc[row].to_numpy(dtype=bool)).argmax())]
+    where = ", ".join(f"{name} {frames[0].loc[row, name]!r}" for name in order)
+    values = [repr(frame.loc[row, column]) for frame in frames]
+    return Difference(
+        table, int(wrong.sum()), f"{where}: {column} is {values[0]} recorded, {values[1]} simulated"
+    )
+
+
+def _steps(run: Run) -> list[RecordedStep]:
+    columns = (run.steps[name].to_numpy(dtype=float) for name in ("start", "end", "gap_s"))
+    return [
+        RecordedStep(_ns(start), _ns(end), _ns(end) + _ns(gap))
+        for start, end, gap in zip(*columns, strict=True)
+    ]
+
+
+def _submissions(run: Run, records: Mapping[str, ArrivalRecord]) -> dict[int, list[Submission]]:
+    """What happened between steps, in the log's own order of rows."""
+    submissions: dict[int, list[Submission]] = defaultdict(list)
+    events = run.events[run.events["event"].isin(["queued", "rejected", "aborted"])]
+    for row in events.to_dict("records"):
+        record = records[row["request_id"]]
+        submissions[int(row["step"])].append(Submission(record, _ns(row["time"]), row["event"] == "aborted"))
+    return dict(submissions)
+
+
+def _outputs(
+    run: Run, records: Mapping[str, ArrivalRecord], config: SchedulerConfig, hashes: Hashes
+) -> dict[str, RecordedOutput]:
+    finished = run.events[run.events["event"] == "finished"]
+    last_steps = dict(zip(finished["request_id"], finished["step"], strict=True))
+    block_hashes = _block_hashes(run, records, config, hashes) if config.enable_prefix_caching else {}
+    return {
+        row["request_id"]: RecordedOutput(
+            last_steps.get(row["request_id"]),
+            FinishReason(row["finish_reason"]),
+            block_hashes.get(row["request_id"], ()),
+        )
+        for row in run.requests[["request_id", "finish_reason"]].to_dict("records")
+    }
+
+
+def _block_hashes(
+    run: Run, records: Mapping[str, ArrivalRecord], config: SchedulerConfig, hashes: Hashes
+) -> dict[str, Sequence[BlockHash]]:
+    recorded = run.path / BLOCK_HASHES_FILE
+    if hashes == "recorded" and recorded.exists():
+        table = pq.read_table(recorded).to_pydict()
+        return dict(zip(table["request_id"], table["block_hashes"], strict=True))
+    if hashes == "recorded" and run.manifest["mode"] != "sim":
+        raise InputError(
+            f"{recorded}: missing, and the run used a prefix cache; --hashes prefix-ids makes them anew"
+        )
+    hasher = prompt_hasher(config.block_size, run.manifest["trace"].get("prefix_block_size"))
+    tokens = run.requests.set_index("request_id")["output_tokens"].to_dict()
+    return {
+        request_id: _with_private(hasher(record), record, int(tokens[request_id]), config.block_size)
+        for request_id, record in records.items()
+    }
+
+
+def _with_private(
+    prompt: Sequence[BlockHash], record: ArrivalRecord, output_tokens: int, block_size: int
+) -> list[BlockHash]:
+    """The prompt's hashes, then one of its own for every block that the request generated."""
+    full_blocks = (record.prompt_tokens + output_tokens) // block_size
+    return [*prompt, *(private_hash(record.request_id, block) for block in range(len(prompt), full_blocks))]
+
+
+def _ns(value: Any) -> int:
+    return round(float(value) * NS)

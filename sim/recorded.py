@@ -1,0 +1,150 @@
+"""Re-simulation: the SimPy engine driven by the step times, submissions and outputs of a recorded run."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import simpy
+
+from sim.driver import NanosecondEnvironment, request_from
+from tinyllm.engine.core import EngineCore
+from tinyllm.engine.record.workload import ArrivalRecord
+from tinyllm.engine.runner import StepResult
+from tinyllm.policy.batch import ONE_TOKEN, Outcome, ScheduledBatch
+from tinyllm.policy.request import BlockHash, FinishReason, Request
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """When a step began and ended, and when the next one could have begun: absolute, integer ns."""
+
+    start_ns: int
+    end_ns: int
+    ready_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedOutput:
+    """How a request ended.
+
+    Attributes:
+        last_step: the step in which it finished; None if it was aborted or is unfinished.
+        reason: why it finished.
+        block_hashes: of its prompt's and generated full blocks, in order; empty without a prefix cache.
+    """
+
+    last_step: int | None
+    reason: FinishReason
+    block_hashes: Sequence[BlockHash] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A request handed over, or (`aborted`) taken back, before a step."""
+
+    record: ArrivalRecord
+    submitted_ns: int
+    aborted: bool = False
+
+
+class RecordedOutputs:
+    """An output processor that repeats what a run recorded.
+
+    Args:
+        outputs: by request id.
+        block_size: tokens of a block where a prefix cache is on, else None.
+    """
+
+    def __init__(self, outputs: Mapping[str, RecordedOutput], block_size: int | None) -> None:
+        self._outputs = outputs
+        self._block_size = block_size
+        self._step = 0
+
+    def process(self, batch: ScheduledBatch, result: StepResult | None) -> list[Outcome | None]:
+        outcomes: list[Outcome | None] = [self._outcome(request) for request in batch.requests]
+        for row in batch.partial_rows:
+            outcomes[row] = None
+        self._step += 1
+        return outcomes
+
+    def _outcome(self, request: Request) -> Outcome:
+        output = self._outputs[request.request_id]
+        ends = output.last_step == self._step
+        num_sampled = 0 if ends and output.reason is FinishReason.ERROR else 1
+        hashes: tuple[BlockHash, ...] = ()
+        if self._block_size is not None:
+            full_blocks = (request.num_tokens + num_sampled) // self._block_size
+            hashes = tuple(output.block_hashes[len(request.block_hashes) : full_blocks])
+        if ends:
+            return Outcome(num_sampled, output.reason, hashes)
+        return Outcome(num_sampled, None, hashes) if hashes else ONE_TOKEN
+
+    def remove(self, request_id: str) -> None:
+        """Nothing is kept of a request."""
+
+
+class RecordedSimulation:
+    """One engine on a simulated clock that keeps a recorded run's times.
+
+    Args:
+        core: with a `RecordedOutputs`.
+        steps: of the run, in order.
+        submissions: by the number of the step before which they happened.
+        outputs: by request id, for the hashes of the prompts.
+        block_size: tokens of a block where a prefix cache is on, else None.
+    """
+
+    def __init__(
+        self,
+        core: EngineCore,
+        steps: Sequence[RecordedStep],
+        submissions: Mapping[int, Sequence[Submission]],
+        outputs: Mapping[str, RecordedOutput],
+        block_size: int | None,
+    ) -> None:
+        self._core = core
+        self._steps = steps
+        self._submissions = submissions
+        self._outputs = outputs
+        self._block_size = block_size
+        self._env = NanosecondEnvironment(initial_time=0)
+        self._env.process(self._run())
+
+    @property
+    def now(self) -> int:
+        """Simulated time, integer ns."""
+        return self._env.now
+
+    def run(self) -> None:
+        """Replay all steps, or as many as the scheduler is willing to schedule."""
+        self._env.run()
+
+    def _run(self) -> Generator[simpy.Event, Any, None]:
+        env, core = self._env, self._core
+        for number, step in enumerate(self._steps):
+            if step.start_ns > env.now:
+                yield env.timeout(step.start_ns - env.now)
+            self._submit(number)
+            batch = core.begin_step(env.now)
+            if batch is None:
+                return
+            yield env.timeout(step.end_ns - env.now)
+            core.finish_step(batch, None, env.now)
+            yield env.timeout(step.ready_ns - env.now)
+            core.ready(env.now)
+        self._submit(len(self._steps))
+
+    def _submit(self, step: int) -> None:
+        for submission in self._submissions.get(step, ()):
+            record = submission.record
+            if submission.aborted:
+                self._core.abort(record.request_id, self._env.now)
+                continue
+            hashes: Sequence[BlockHash] = ()
+            if self._block_size is not None and record.request_id in self._outputs:
+                full_blocks = record.prompt_tokens // self._block_size
+                hashes = self._outputs[record.request_id].block_hashes[:full_blocks]
+            request = request_from(record, hashes)
+            self._core.add_request(record, request, self._env.now, submitted=submission.submitted_ns)
