@@ -49,9 +49,9 @@ class BlockPool:
         """Blocks without an owner whose content can still be hit."""
         return self._num_cached_free
 
-    def is_free(self, block_id: int) -> bool:
-        """Whether a block that was used before has no owner now."""
-        return self._ref_counts[block_id] == 0
+    def count_free(self, block_ids: Sequence[int]) -> int:
+        """How many of these blocks, all used before, have no owner now."""
+        return [self._ref_counts[block_id] for block_id in block_ids].count(0)
 
     def num_owners(self, block_id: int) -> int:
         """Owners of a block that was used before: freeing it this often makes it free."""
@@ -127,6 +127,16 @@ class BlockPool:
         """A block with this content (the oldest of several), or None."""
         known = self._blocks_of.get(block_hash)
         return known[0] if isinstance(known, list) else known
+
+    def lookup_prefix(self, block_hashes: Iterable[BlockHash]) -> list[int]:
+        """Blocks with these contents, as `lookup` finds them, up to the first that is not cached."""
+        blocks: list[int] = []
+        # A waiting request of a long prompt is looked up in every step: `map` keeps the loop out of Python.
+        for known in map(self._blocks_of.get, block_hashes):
+            if known is None:
+                break
+            blocks.append(known[0] if isinstance(known, list) else known)
+        return blocks
 
     def _forget(self, block_id: int) -> None:
         block_hash = self._hash_of.pop(block_id)

@@ -36,20 +36,13 @@ class KVBlockManager:
         At least one token of a request is always computed, since only a computed token has logits to
         sample from: the hits end before the block of the last token.
         """
-        hits: list[int] = []
         if not self.enable_prefix_caching:
-            return hits
-        lookup = self.pool.lookup
-        for block_hash in request.block_hashes[: (request.num_tokens - 1) // self.block_size]:
-            block_id = lookup(block_hash)
-            if block_id is None:
-                break
-            hits.append(block_id)
-        return hits
+            return []
+        return self.pool.lookup_prefix(request.block_hashes[: (request.num_tokens - 1) // self.block_size])
 
     def num_blocks_to_admit(self, cached_blocks: list[int], num_slots: int) -> int:
         """Free blocks that an admission takes: new ones, and hits that have no owner yet."""
-        revived = sum(map(self.pool.is_free, cached_blocks))
+        revived = self.pool.count_free(cached_blocks)
         return self.num_blocks_for(num_slots) - len(cached_blocks) + revived
 
     def can_admit(
