@@ -9,6 +9,7 @@ import typer
 from tinyllm.cli import trace
 from tinyllm.cli.cost import cost
 from tinyllm.cli.doctor import doctor
+from tinyllm.cli.generate import generate
 from tinyllm.cli.get_model import get_model
 from tinyllm.cli.replay import replay
 from tinyllm.cli.report import report
@@ -23,7 +24,7 @@ app = typer.Typer(
     help="Study LLM serving: replay traces through real scheduling policies, simulated or on a real model.",
 )
 app.add_typer(trace.app, name="trace")
-for command in (replay, resim, report, cost, get_model, doctor):
+for command in (replay, resim, report, cost, get_model, generate, doctor):
     app.command()(command)
 
 
