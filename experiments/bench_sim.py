@@ -182,7 +182,9 @@ def report(best: dict[Case, Measured], phases: PhaseTimer, is_azure: bool) -> in
         )
     console.print(table)
     loop_ns = min(measured.loop_s for measured in best.values()) / LOOP_ROUNDS * 1e9
-    console.print(f"A loop round is `total += table[i & 1023]` in pure Python, here {loop_ns:.1f} ns.\n")
+    console.print(
+        f"A loop round is `total += table[i & 1023]` in pure Python: {loop_ns:.1f} ns here.\n", markup=False
+    )
     console.print(phase_table(phases))
     wrong = is_azure and any(measured.steps != case.golden for case, measured in best.items())
     return 1 if wrong else 0
@@ -195,7 +197,7 @@ def _verdict(case: Case, measured: Measured, is_azure: bool) -> str:
 
 
 def phase_table(phases: PhaseTimer) -> Table:
-    """Where the time of a step goes, in a run of case A of its own."""
+    """Where the time of a step goes, in one run of case A of its own, with timers (a few µs a step) in it."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="case A by phase", title_justify="left")
     for heading in ("phase", "µs a step", "share"):
         table.add_column(heading, justify="left" if heading == "phase" else "right")

@@ -92,7 +92,7 @@ def simulate(trace: Path, out: Path) -> list[Run]:
         )
         result = replay(options, terminal_progress)
         print(
-            f"  {name:12} {result.simulated_s:.0f} s of serving in {result.run_time_s:.1f} s: "
+            f"  {name:12} {result.clock_s:.0f} s of serving in {result.run_time_s:.1f} s: "
             f"{result.num_steps:,} steps, log in {result.directory}"
         )
         runs.append(read_run(result.directory))
