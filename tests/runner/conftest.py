@@ -41,7 +41,7 @@ def make_model() -> Callable[..., LlamaForCausalLM]:
             num_layers=2,
             num_heads=4,
             num_kv_heads=2,
-            head_dim=8,
+            head_dim=12,
             intermediate_size=48,
             max_position_embeddings=128,
             norm_eps=1e-6,

@@ -19,6 +19,8 @@ from tinyllm.runner.batch import FlatBatch
 from tinyllm.runner.kv_cache import KVCache
 from tinyllm.runner.request import RunnerRequest
 
+HEAD_DIM = 12  # no multiple of a vector; one size, since the CPU kernel is compiled for each
+
 
 @dataclass
 class Shape:
@@ -35,9 +37,9 @@ class Shape:
 @st.composite
 def shapes(draw: st.DrawFn) -> Shape:
     num_kv_heads = draw(st.sampled_from([1, 2, 3]))
-    group = draw(st.sampled_from([1, 2, 3]))
+    group = draw(st.sampled_from([1, 2]))
     window = draw(st.none() | st.integers(1, 12))
-    return Shape(2, num_kv_heads * group, num_kv_heads, draw(st.sampled_from([4, 8, 20])), window)
+    return Shape(2, num_kv_heads * group, num_kv_heads, HEAD_DIM, window)
 
 
 chunks = st.lists(st.integers(1, 9) | st.just(1), min_size=1, max_size=4)
@@ -94,7 +96,7 @@ class Sequences:
 
 
 @pytest.mark.parametrize("name", sorted(BACKENDS))
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     shape=shapes(),
     all_chunks=st.lists(chunks, min_size=1, max_size=5),
@@ -134,7 +136,7 @@ def test_every_backend_gives_dense_attention_under_any_mix_of_chunks_and_decodes
 def test_nan_in_one_request_does_not_reach_another_one_that_takes_over_its_blocks(
     scheduled: Callable, device: torch.device
 ) -> None:
-    shape = Shape(1, 2, 1, 4, None)
+    shape = Shape(1, 2, 1, HEAD_DIM, None)
     for name in BACKENDS:
         sequences = Sequences(shape, [[1], [5]], 4, 0, device)
         sequences.k[1][:], sequences.v[1][:] = torch.nan, torch.nan
@@ -160,8 +162,8 @@ def test_without_numba_the_cpu_backend_falls_back_to_torch(
 ) -> None:
     from tinyllm.runner.attention import cpu
 
-    monkeypatch.setattr(cpu, "paged_decode", None)
-    shape = Shape(1, 2, 1, 4, None)
+    monkeypatch.setattr(cpu, "PagedDecode", None)
+    shape = Shape(1, 2, 1, HEAD_DIM, None)
     found = []
     for name in ("cpu", "reference"):
         sequences = Sequences(shape, [[3, 1]], 2, 0, torch.device("cpu"))
@@ -173,7 +175,7 @@ def test_without_numba_the_cpu_backend_falls_back_to_torch(
 
 
 def test_bfloat16_agrees_with_float32_to_its_precision(scheduled: Callable, device: torch.device) -> None:
-    shape = Shape(1, 4, 2, 8, None)
+    shape = Shape(1, 4, 2, HEAD_DIM, None)
     for name in BACKENDS:
         sequences = Sequences(shape, [[6, 1, 1], [3, 4, 1]], 4, 0, device)
         exact = get_backend("reference", device)(sequences.cache, shape)

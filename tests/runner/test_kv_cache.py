@@ -29,7 +29,7 @@ def test_memory_is_filled_with_whole_blocks(make_model: Callable) -> None:
 
 def test_what_was_written_by_slot_is_gathered_by_block(make_model: Callable, device: torch.device) -> None:
     cache = KVCache(make_model().config, 5, 4, device, torch.float32)
-    k, v = torch.randn(2, 6, 2, 8, device=device)
+    k, v = torch.randn(2, 6, 2, 12, device=device)
     slots = torch.tensor([12, 13, 14, 15, 4, 5], device=device)
     cache.write(1, slots, k, v)
     found_k, found_v = cache.gather(1, torch.tensor([3, 1], device=device), 6)

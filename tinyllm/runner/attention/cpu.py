@@ -15,9 +15,9 @@ from tinyllm.runner.batch import FlatBatch
 from tinyllm.runner.kv_cache import KVCache
 
 try:
-    from tinyllm.runner.attention import paged_decode
+    from tinyllm.runner.attention.paged_decode import PagedDecode
 except ImportError:
-    paged_decode = None  # type: ignore[assignment]
+    PagedDecode = None  # type: ignore[assignment, misc]
 
 logger = logging.getLogger(__name__)
 
@@ -27,38 +27,29 @@ class CPUAttention(SDPAAttention):
 
     def __init__(self, kv_cache: KVCache, shape: AttentionShape) -> None:
         super().__init__(kv_cache, shape)
-        self._uses_kernel = (
-            paged_decode is not None and kv_cache.k.device.type == "cpu" and kv_cache.k.dtype == torch.float32
-        )
-        if not self._uses_kernel:
+        self._decode: PagedDecode | None = None
+        if PagedDecode is None or not kv_cache.k.is_cpu or kv_cache.k.dtype != torch.float32:
             logger.warning(
                 "decode attention runs without its CPU kernel: it needs numba, and float32 on the CPU"
             )
             return
-        paged_decode.compile_now()
-        self._k = [layer.numpy() for layer in kv_cache.k]
-        self._v = [layer.numpy() for layer in kv_cache.v]
+        self._decode = PagedDecode(shape.num_heads, shape.num_kv_heads, shape.head_dim)
+        self._layers = [(k.numpy(), v.numpy()) for k, v in zip(kv_cache.k, kv_cache.v, strict=True)]
 
     def plan_decode(self, batch: FlatBatch, rows: NDArray[np.intp]) -> AttendRows:
-        if not self._uses_kernel:
+        decode = self._decode
+        if decode is None:
             return super().plan_decode(batch, rows)
-        tables = batch.block_tables.numpy()[rows]
-        lengths = batch.context_lens[rows]
+        tables, lengths = batch.block_tables.numpy()[rows], batch.context_lens[rows]
         longest = int(lengths.max())
 
         def attend(layer: int, q: Tensor) -> Tensor:
-            out = torch.empty(q.shape, dtype=q.dtype)
-            window = self.shape.sliding_window_of(layer)
-            paged_decode.attend(
-                q.contiguous().numpy(),
-                self._k[layer],
-                self._v[layer],
-                tables,
-                lengths,
-                window or longest,
-                self.scale,
-                out.numpy(),
-                torch.get_num_threads(),
+            out = torch.empty(q.shape)
+            window = self.shape.sliding_window_of(layer) or longest
+            k, v = self._layers[layer]
+            # torch's own number of threads, so that one setting governs both.
+            decode(
+                q.contiguous().numpy(), k, v, tables, lengths, window, out.numpy(), torch.get_num_threads()
             )
             return out
 

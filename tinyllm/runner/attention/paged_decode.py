@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import numba
 import numpy as np
@@ -12,71 +15,90 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
+# Sums may be reordered, or no loop over channels becomes a vector instruction. NaN and infinity stay what they are.
+_FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 
-def attend(
-    q: Floats,
-    k_cache: Floats,
-    v_cache: Floats,
-    block_tables: Ints,
-    context_lens: Ints,
-    window: int,
-    scale: float,
-    out: Floats,
-    num_threads: int,
-) -> None:
-    """Attention of rows that have one new token each, already in the cache; fills `out`.
+
+class PagedDecode:
+    """Attention of rows that have one new token each, already in the cache.
+
+    Compiled when made (or loaded from an earlier process), so that no step of a run pays for it.
 
     Args:
-        q, out: [rows, num_heads, head_dim].
-        k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim].
-        block_tables: [rows, max_blocks].
-        context_lens: [rows], tokens of each row, the new one included.
-        window: how many latest tokens a query sees, at least 1.
-        scale: of the scores.
-        num_threads: at most so many threads; torch's own number keeps the two in step.
+        num_heads, num_kv_heads, head_dim: of the model, constants of the compiled code.
     """
-    numba.set_num_threads(min(num_threads, numba.config.NUMBA_NUM_THREADS))
-    _paged_decode(q, k_cache, v_cache, block_tables, context_lens, window, np.float32(scale), out)
+
+    def __init__(self, num_heads: int, num_kv_heads: int, head_dim: int) -> None:
+        self._kernel = _kernel(num_heads // num_kv_heads, head_dim)
+        q = np.empty((0, num_heads, head_dim), np.float32)
+        cache = np.empty((1, 1, num_kv_heads, head_dim), np.float32)
+        self(q, cache, cache, np.empty((0, 1), np.int32), np.empty(0, np.int32), 1, q, num_threads=1)
+
+    def __call__(
+        self,
+        q: Floats,
+        k_cache: Floats,
+        v_cache: Floats,
+        block_tables: Ints,
+        context_lens: Ints,
+        window: int,
+        out: Floats,
+        num_threads: int,
+    ) -> None:
+        """Fill `out`.
+
+        Args:
+            q, out: [rows, num_heads, head_dim].
+            k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim].
+            block_tables: [rows, max_blocks].
+            context_lens: [rows], tokens of each row, the new one included.
+            window: how many latest tokens a query sees, at least 1.
+            num_threads: at most so many threads.
+        """
+        numba.set_num_threads(min(num_threads, numba.config.NUMBA_NUM_THREADS))
+        self._kernel(q, k_cache, v_cache, block_tables, context_lens, window, out)
 
 
-def compile_now() -> None:
-    """Compile (or load what an earlier run compiled), so that no step of a run pays for it: seconds the first time."""
-    q, cache = np.empty((0, 1, 1), np.float32), np.empty((1, 1, 1, 1), np.float32)
-    attend(q, cache, cache, np.empty((0, 1), np.int32), np.empty(0, np.int32), 1, 1.0, q, num_threads=1)
+@cache
+def _kernel(group: int, head_dim: int) -> Callable[..., None]:
+    """The kernel for `group` query heads a KV head: constant sizes let the compiler unroll."""
+    scale = np.float32(head_dim**-0.5)
 
-
-@njit(parallel=True, fastmath={"reassoc", "contract", "arcp", "nsz"}, cache=True)
-def _paged_decode(q, k_cache, v_cache, block_tables, context_lens, window, scale, out):  # type: ignore[no-untyped-def]
-    rows, num_heads, head_dim = q.shape
-    block_size, num_kv_heads = k_cache.shape[1], k_cache.shape[2]
-    group = num_heads // num_kv_heads
-    for task in prange(rows * num_kv_heads):
-        row, kv_head = task // num_kv_heads, task % num_kv_heads
-        length = context_lens[row]
-        first = max(0, length - window)
-        scores = np.empty((group, length - first), np.float32)
-        for position in range(first, length):
-            key = k_cache[block_tables[row, position // block_size], position % block_size, kv_head]
+    @njit(parallel=True, fastmath=_FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+    def paged_decode(
+        q: Any, k_cache: Any, v_cache: Any, block_tables: Any, context_lens: Any, window: Any, out: Any
+    ) -> None:
+        block_size, num_kv_heads = k_cache.shape[1], k_cache.shape[2]
+        for task in prange(len(q) * num_kv_heads):
+            row, kv_head = task // num_kv_heads, task % num_kv_heads
+            first_head = kv_head * group
+            length = context_lens[row]
+            first = max(0, length - window)
+            scores = np.empty((group, length - first), np.float32)
+            for position in range(first, length):
+                key = k_cache[block_tables[row, position // block_size], position % block_size, kv_head]
+                for g in range(group):
+                    query = q[row, first_head + g]
+                    dot = np.float32(0.0)
+                    for d in range(head_dim):
+                        dot += query[d] * key[d]
+                    scores[g, position - first] = dot * scale
             for g in range(group):
-                query = q[row, kv_head * group + g]
-                dot = np.float32(0.0)
-                for d in range(head_dim):
-                    dot += query[d] * key[d]
-                scores[g, position - first] = dot * scale
-        for g in range(group):
-            _softmax(scores[g])
-        total = np.zeros((group, head_dim), np.float32)
-        for position in range(first, length):
-            value = v_cache[block_tables[row, position // block_size], position % block_size, kv_head]
-            for g in range(group):
-                weight = scores[g, position - first]
-                for d in range(head_dim):
-                    total[g, d] += weight * value[d]
-        out[row, kv_head * group : (kv_head + 1) * group] = total
+                _softmax(scores[g])
+            total = np.zeros((group, head_dim), np.float32)
+            for position in range(first, length):
+                value = v_cache[block_tables[row, position // block_size], position % block_size, kv_head]
+                for g in range(group):
+                    weight = scores[g, position - first]
+                    for d in range(head_dim):
+                        total[g, d] += weight * value[d]
+            out[row, first_head : first_head + group] = total
+
+    return paged_decode  # type: ignore[no-any-return]
 
 
-@njit(fastmath={"reassoc", "contract", "arcp", "nsz"}, cache=True, inline="always")
-def _softmax(scores):  # type: ignore[no-untyped-def]
+@njit(fastmath=_FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+def _softmax(scores: Any) -> None:
     """In place; the largest score is taken off first, so that no exponential overflows."""
     largest = scores[0]
     for i in range(len(scores)):
