@@ -149,7 +149,7 @@ class ManagerMachine(RuleBasedStateMachine):
 
 
 TestManager = ManagerMachine.TestCase
-TestManager.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestManager.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 
 
 def manager(num_blocks: int, **options: Any) -> KVBlockManager:
