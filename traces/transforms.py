@@ -149,10 +149,15 @@ def cap_context(trace: Trace, max_context: int, rule: OverContext = "refuse") ->
     """
     if max_context < 2:
         raise InputError(f"--max-context: {max_context} has no room for a prompt and a token; give 2 or more")
-    if rule not in OVER_CONTEXTS:
-        raise InputError(f"--over-context: unknown rule {rule!r}; choose {', '.join(OVER_CONTEXTS)}")
+    check_over_context(rule)
     entry: dict[str, Any] = {"name": "cap_context", "max_context": max_context, "rule": rule, "rows": 0}
     return derive(trace, _cap_context(trace, max_context, rule, entry), entry)
+
+
+def check_over_context(rule: str) -> None:
+    """Raise InputError unless it is a rule of `cap_context`."""
+    if rule not in OVER_CONTEXTS:
+        raise InputError(f"--over-context: unknown rule {rule!r}; choose {', '.join(OVER_CONTEXTS)}")
 
 
 def _cap_context(trace: Trace, limit: int, rule: OverContext, entry: dict[str, Any]) -> Iterator[TraceRow]:

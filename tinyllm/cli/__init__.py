@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 import typer
 
@@ -14,6 +15,7 @@ from tinyllm.cli.get_model import get_model
 from tinyllm.cli.replay import replay
 from tinyllm.cli.report import report
 from tinyllm.cli.resim import resim
+from tinyllm.cli.usage import UsageError, usage_message
 from tinyllm.errors import TinyLLMError
 
 app = typer.Typer(
@@ -31,11 +33,20 @@ for command in (replay, resim, report, cost, get_model, generate, doctor):
 def main() -> None:
     """Run the command line; an error that a user can mend is one line on standard error, no traceback."""
     try:
-        app()
+        status = app(standalone_mode=False)
     except TinyLLMError as error:
-        print(f"tinyllm: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _fail(str(error), error.exit_code)
+    except UsageError as error:
+        _fail(usage_message(error), 2)
     except BrokenPipeError:
         # Whoever read our output has left (`tinyllm … | head`); Python would complain when it flushes.
         sys.stdout = None
         sys.exit(1)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    if message:
+        # A name out of a file or an option may hold line ends.
+        print(f"tinyllm: {' '.join(message.splitlines())}", file=sys.stderr)
+    sys.exit(status)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tinyllm.cli.usage import UsageError, usage_message
 from tinyllm.errors import InputError
 
 
@@ -17,7 +18,7 @@ def load_config(context: typer.Context, path: Path | None) -> Path | None:
     Keys are the options' names, with `-` or `_`.
 
     Raises:
-        InputError: the file can't be read, or a key is no option of the command.
+        InputError: the file can't be read, a key is no option of the command, or its value is none for it.
     """
     if path is None:
         return None
@@ -36,11 +37,32 @@ def load_config(context: typer.Context, path: Path | None) -> Path | None:
             raise InputError(
                 f"--config {path}: {key!r} is no option of {context.command.name}; it has {names}"
             )
-        if isinstance(value, dict):
-            raise InputError(f"--config {path}: {key!r} is a table; options stand at the top level")
-        defaults[str(parameter.name)] = value
+        name = str(parameter.name)
+        if name in defaults:
+            raise InputError(f"--config {path}: {key!r} is there twice, with - and with _; keep one")
+        defaults[name] = _as_typed(value, parameter, context, f"--config {path}: {key}")
     context.default_map = {**(context.default_map or {}), **defaults}
     return path
+
+
+def _as_typed(value: Any, parameter: Any, context: typer.Context, where: str) -> Any:
+    """The value as it would stand on the command line, found valid: what the parser would round, it refuses."""
+    if isinstance(value, dict):
+        raise InputError(f"{where}: is a table; options stand at the top level")
+    if isinstance(value, list) and not parameter.multiple:
+        raise InputError(f"{where}: is a list; this option takes one value")
+    typed = [_text(v) for v in value] if isinstance(value, list) else _text(value)
+    if parameter.multiple and not isinstance(typed, list):
+        typed = [typed]
+    try:
+        parameter.process_value(context, typed)
+    except UsageError as error:
+        raise InputError(f"{where}: {usage_message(error)}") from None
+    return typed
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _name(parameter: Any) -> str:

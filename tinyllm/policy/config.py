@@ -11,6 +11,10 @@ Admission = Literal["first-chunk", "full-prompt", "reserve-output"]
 Preemption = Literal["recompute", "never"]
 
 
+_MOST = 2**31 - 1
+"""Of anything counted: products of two such numbers still fit the log's columns."""
+
+
 def _require(ok: bool, option: str, value: object, mend: str) -> None:
     if not ok:
         raise InputError(f"--{option.replace('_', '-')} {value}: {mend}")
@@ -57,12 +61,14 @@ class SchedulerConfig:
     def __post_init__(self) -> None:
         for option in ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_gpu_blocks"):
             value = getattr(self, option)
-            _require(_is_whole(value) and value >= 1, option, value, "give a whole number of at least 1")
+            in_range = _is_whole(value) and 1 <= value <= _MOST
+            _require(in_range, option, value, "give a whole number of at least 1 (and below 2^31)")
         _require(
-            self.max_model_len is None or (_is_whole(self.max_model_len) and self.max_model_len >= 2),
+            self.max_model_len is None
+            or (_is_whole(self.max_model_len) and 2 <= self.max_model_len <= _MOST),
             "max_model_len",
             self.max_model_len,
-            "give at least 2: one prompt token and one output token",
+            "give at least 2 (and below 2^31): one prompt token and one output token",
         )
         _require(
             _is_whole(self.long_prefill_token_threshold) and self.long_prefill_token_threshold >= 0,
