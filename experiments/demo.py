@@ -104,7 +104,9 @@ def compare(runs: Sequence[Run], report: Path) -> None:
     summaries = [summarize(run) for run in runs]
     print()
     print_summaries(summaries, labels(runs))
+    print()
     Console().print(tenant_table(runs))
+    print()
     print(f"Report: {write_report(runs, report, summaries=summaries)}")
 
 
