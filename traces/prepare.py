@@ -72,6 +72,7 @@ def prepare(
     """
     if speedup is not None and rate is not None:
         raise InputError("--speedup and --rate both set the clock; give one of them")
+    transforms.check_over_context(over_context)  # also where no context is known that it could apply to
     if isinstance(trace, Trace):
         opened = trace
     else:
