@@ -8,6 +8,7 @@ from typing import NoReturn
 import typer
 
 from tinyllm.cli import trace
+from tinyllm.cli.compare import compare
 from tinyllm.cli.cost import cost
 from tinyllm.cli.doctor import doctor
 from tinyllm.cli.generate import generate
@@ -26,7 +27,7 @@ app = typer.Typer(
     help="Study LLM serving: replay traces through real scheduling policies, simulated or on a real model.",
 )
 app.add_typer(trace.app, name="trace")
-for command in (replay, resim, report, cost, get_model, generate, doctor):
+for command in (replay, resim, report, cost, get_model, generate, compare, doctor):
     app.command()(command)
 
 
