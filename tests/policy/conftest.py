@@ -167,7 +167,9 @@ class World(NamedTuple):
         ]
         return self._replace(arrivals=redrawn)
 
-    def run(self, policy: str | SchedulingPolicy, before_step: Callable[[Engine], None] | None = None) -> Engine:
+    def run(
+        self, policy: str | SchedulingPolicy, before_step: Callable[[Engine], None] | None = None
+    ) -> Engine:
         """Run through all arrivals and then until nothing is left; every step is kept in `engine.steps`."""
         engine = Engine(policy, **self.config)
         for arrivals, aborts in zip(self.arrivals, self.aborts, strict=True):

@@ -41,7 +41,9 @@ def test_the_running_order_kept_over_steps_is_the_order_of_the_keys_asked_afresh
         schedule = engine.schedule
 
         def schedule_and_compare() -> Any:
-            keys = {r.request_id: (*engine.policy.key(r, engine.now), r.arrival, r.index) for r in residents()}
+            keys = {
+                r.request_id: (*engine.policy.key(r, engine.now), r.arrival, r.index) for r in residents()
+            }
             batch = schedule()
             rows = [r.request_id for r in batch.requests if r not in batch.admitted] if batch else []
             assert rows == sorted(rows, key=keys.__getitem__)

@@ -57,8 +57,10 @@ def test_predictors_by_name() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    ["", "exact", "perfect:1", "none:0", "lognormal:x", "lognormal:-1", "lognormal:nan", "lognormal:inf"]
-    + ["lognormal:1000"],
+    [
+        *("", "exact", "perfect:1", "none:0"),
+        *("lognormal:x", "lognormal:-1", "lognormal:nan", "lognormal:inf", "lognormal:1000"),
+    ],
 )
 def test_a_wrong_predictor_is_one_line(spec: str) -> None:
     with pytest.raises(InputError, match="--predictor") as error:

@@ -140,9 +140,7 @@ def test_a_policy_that_is_not_preemptive_lets_the_urgent_one_wait(engine) -> Non
 
 
 def test_blocks_that_two_victims_share_count_once_both_are_gone(engine) -> None:
-    world = engine(
-        "priority", num_gpu_blocks=6, enable_prefix_caching=True, admission="full-prompt"
-    )
+    world = engine("priority", num_gpu_blocks=6, enable_prefix_caching=True, admission="full-prompt")
     prefix = ["x", "y", "z"]
     world.add("first", 60, output=3, priority=5, block_hashes=prefix)
     world.step()
@@ -155,9 +153,7 @@ def test_blocks_that_two_victims_share_count_once_both_are_gone(engine) -> None:
 
 
 def test_blocks_that_the_newcomer_hits_are_no_gain_of_their_preemption(engine) -> None:
-    world = engine(
-        "priority", num_gpu_blocks=6, enable_prefix_caching=True, admission="full-prompt"
-    )
+    world = engine("priority", num_gpu_blocks=6, enable_prefix_caching=True, admission="full-prompt")
     world.add("lesser", 60, output=3, priority=5, block_hashes=["x", "y", "z"])
     world.step()
     # 6 blocks needed, 3 of them hits that the lesser one owns; 2 free + its fourth block are just enough.
