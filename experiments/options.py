@@ -33,6 +33,7 @@ class ReplayOptions:
     requests: int | None = None
     speedup: float | None = None
     rate: float | None = None
+    length_scale: float | None = None
     zero_output: str = "drop"
     over_context: str = "refuse"
     # what clients declare and predictors guess
@@ -59,8 +60,16 @@ class ReplayOptions:
     gpu: str | None = None
     model_shape: str | None = None
     tp: int = 1
-    dtype: str = "bfloat16"
-    gpu_memory_utilization: float = 0.9
+    # the simulated or real device
+    dtype: str | None = None
+    gpu_memory_utilization: float | None = None
+    # the real model
+    model: Path | None = None
+    device: str = "cpu"
+    attention: str = "auto"
+    eos: str = "ignore"
+    corpus: Path | None = None
+    max_lag_share: float = 0.05
 
     def engine_options(self) -> dict[str, Any]:
         """The scheduler's options that were given."""

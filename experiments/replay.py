@@ -7,20 +7,26 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from analysis.summary import summarize
+from experiments.interrupt import StopRequestedError, between_steps
 from experiments.options import ReplayOptions
-from experiments.progress import Reporter, no_progress
+from experiments.progress import Report, Reporter, no_progress
 from experiments.run_directory import RunDirectory, check_free
-from experiments.simulated import SimulatedReplay, make_device, scheduler_config
 from experiments.workload import build_workload, load_trace
+from tinyllm.engine.core import EngineCore
+from tinyllm.engine.record.reader import read_run
 from tinyllm.engine.record.workload import NS, ArrivalRecord
+from tinyllm.engine.record.writer import LogWriter
 from tinyllm.errors import IncompleteRunError, InputError
 from tinyllm.policy.admission import refusal
+from tinyllm.policy.base import SchedulingPolicy
 from tinyllm.policy.config import SchedulerConfig
 from tinyllm.policy.explain import waits_for
 from tinyllm.policy.registry import make_policy
 from tinyllm.policy.request import Request
+from tinyllm.policy.scheduler import Scheduler
 from traces.export import provenance_dict
 from traces.schema import Trace
 
@@ -34,7 +40,7 @@ class ReplayResult:
         rows_in, dropped: rows of the trace, and how many of them the transforms left out, by reason.
         num_requests: rows that were submitted.
         num_steps: engine steps.
-        simulated_s: time on the run's clock, seconds.
+        clock_s: time on the run's clock, seconds.
         run_time_s: wall time from building the pool to the closed log, seconds.
         warnings: what the trace's reader should know.
     """
@@ -44,9 +50,67 @@ class ReplayResult:
     dropped: dict[str, int]
     num_requests: int
     num_steps: int
-    simulated_s: float
+    clock_s: float
     run_time_s: float
     warnings: list[str]
+
+
+class Run(Protocol):
+    """A run that is ready to start, in any mode."""
+
+    core: EngineCore
+    scheduler: Scheduler
+
+    @property
+    def now(self) -> int:
+        """Time on the run's clock, integer ns."""
+
+    def run(self) -> None:
+        """Run to the end, or until nothing can go on."""
+
+    def close(self, directory: Path) -> None:
+        """Complete the log, also of a run that was cut short."""
+
+
+class Mode(Protocol):
+    """What `--mode` chooses: made from the options, it checks them before any long work."""
+
+    flush_seconds: float | None
+
+    def config(self, has_prefix_ids: bool) -> SchedulerConfig:
+        """The scheduler's configuration: what was given, what follows from the device, the defaults."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the manifest says of the device."""
+
+    def make_run(
+        self,
+        records: list[ArrivalRecord],
+        config: SchedulerConfig,
+        policy: SchedulingPolicy,
+        writer: LogWriter,
+        prefix_block_size: int | None,
+        progress: Report,
+    ) -> Run:
+        """Everything that is done before the clock starts."""
+
+
+def _simulated(options: ReplayOptions) -> Mode:
+    from experiments.simulated import SimulatedMode
+
+    return SimulatedMode(options)
+
+
+def _real(options: ReplayOptions) -> Mode:
+    try:
+        from experiments.real import RealMode
+    except ModuleNotFoundError as error:
+        raise InputError(f"--mode real needs {error.name}: pip install 'tinyllm[engine]'") from error
+    return RealMode(options)
+
+
+MODES: dict[str, Callable[[ReplayOptions], Mode]] = {"sim": _simulated, "real": _real}
+"""A new mode is a class of its own and a line here."""
 
 
 def replay(options: ReplayOptions, progress: Reporter | None = None) -> ReplayResult:
@@ -54,72 +118,89 @@ def replay(options: ReplayOptions, progress: Reporter | None = None) -> ReplayRe
 
     Raises:
         InputError: a wrong option, file or row; no run directory exists then.
-        IncompleteRunError: the run was interrupted, is stalled, or its log could not be written to the end.
-            The run directory says so, and holds what happened until then.
+        IncompleteRunError: the run was interrupted, is stalled or invalid, or its log could not be written
+            to the end. The run directory says so, and holds what happened until then.
     """
-    run = MODES.get(options.mode)
-    if run is None:
+    make_mode = MODES.get(options.mode)
+    if make_mode is None:
         raise InputError(f"--mode {options.mode}: unknown; choose {', '.join(MODES)}")
     check_free(options.out, force=options.force)
-    return run(options, progress or no_progress)
-
-
-def _replay_simulated(options: ReplayOptions, progress: Reporter) -> ReplayResult:
-    device = make_device(options)
-    max_model_len = options.max_model_len or device.defaults.get("max_model_len")
+    mode = make_mode(options)
     policy = make_policy(options.policy, options.policy_args)
-    trace = load_trace(options, max_model_len)
-    config = scheduler_config(options, device.defaults, trace.prefix_block_size is not None)
-    records = build_workload(trace, options, max_model_len)
+    limits = mode.config(has_prefix_ids=False)
+    trace = load_trace(options, limits.max_model_len, limits.block_size)
+    config = mode.config(has_prefix_ids=trace.prefix_block_size is not None)
+    records = build_workload(trace, options, config.max_model_len)
     _refuse_hopeless(records, config)
 
-    manifest = _manifest(options, config, trace) | {
-        "device": "simulated",
-        "cost_model": device.cost.describe(),
-    }
-    directory = RunDirectory(options.out, manifest, force=options.force)
+    directory = RunDirectory(
+        options.out, _manifest(options, config, trace) | mode.facts(), force=options.force
+    )
     with log_errors(options.out):
         directory.write_workload(records)
-        started = time.perf_counter()
-        with progress(len(records)) as report:
-            run = SimulatedReplay(
-                records,
-                config,
-                policy,
-                device.cost,
-                directory.open_log(),
-                trace.prefix_block_size,
-                report,
-            )
-            try:
-                run.run()
-            except KeyboardInterrupt:
-                run.close()
-                directory.finish("interrupted")
-                raise IncompleteRunError(
-                    f"{options.out}: interrupted; the log is valid up to then, and says so"
-                ) from None
-        stalled = _stalled(run)
-        run.close()
-        run_time = time.perf_counter() - started
-        facts = {"num_steps": run.core.num_steps, "simulated_s": run.now / NS, "run_time_s": run_time}
-        directory.finish("stalled" if stalled else "complete", **facts)
+        return _execute(options, mode, policy, trace, config, records, directory, progress or no_progress)
+
+
+def _execute(
+    options: ReplayOptions,
+    mode: Mode,
+    policy: SchedulingPolicy,
+    trace: Trace,
+    config: SchedulerConfig,
+    records: list[ArrivalRecord],
+    directory: RunDirectory,
+    progress: Reporter,
+) -> ReplayResult:
+    started = time.perf_counter()
+    with between_steps() as check, progress(len(records)) as report:
+
+        def tick(now: int, done: int) -> None:
+            check()
+            report(now, done)
+
+        writer = directory.open_log(mode.flush_seconds)
+        run = mode.make_run(records, config, policy, writer, trace.prefix_block_size, tick)
+        try:
+            run.run()
+        except StopRequestedError:
+            run.close(directory.path)
+            directory.finish("interrupted", num_steps=run.core.num_steps)
+            raise IncompleteRunError(
+                f"{options.out}: interrupted; the log is valid up to then, and says so"
+            ) from None
+    stalled = _stalled(run)
+    clock_s = run.now / NS
+    run.close(directory.path)
+    run_time = time.perf_counter() - started
+    facts = {"num_steps": run.core.num_steps, "clock_s": clock_s, "run_time_s": run_time}
+    directory.finish("stalled" if stalled else "complete", **facts)
     if stalled:
         raise IncompleteRunError(f"{options.out}: stalled with nothing left to come; {stalled}")
+    _judge_lag(options, directory)
+    provenance = trace.provenance
     return ReplayResult(
-        options.out,
-        trace.provenance.rows_in,
-        dict(trace.provenance.dropped),
-        len(records),
-        run.core.num_steps,
-        run.now / NS,
-        run_time,
-        trace.provenance.warnings,
+        directory=options.out,
+        rows_in=provenance.rows_in,
+        dropped=dict(provenance.dropped),
+        num_requests=len(records),
+        num_steps=run.core.num_steps,
+        clock_s=clock_s,
+        run_time_s=run_time,
+        warnings=provenance.warnings,
     )
 
 
-MODES: dict[str, Callable[[ReplayOptions, Reporter], ReplayResult]] = {"sim": _replay_simulated}
-"""What `--mode` chooses from. A new mode is a function here."""
+def _judge_lag(options: ReplayOptions, directory: RunDirectory) -> None:
+    """Declare a run invalid whose requests were handed over late: it was not the open loop that it says."""
+    run = read_run(directory.path)
+    lag_share = summarize(run)["lag_share"] or 0.0
+    valid = lag_share <= options.max_lag_share
+    directory.finish("complete", lag_share=lag_share, valid=valid)
+    if not valid:
+        raise IncompleteRunError(
+            f"{options.out}: invalid: requests were handed over late by {lag_share:.1%} of all TTFT, over "
+            f"--max-lag-share {options.max_lag_share:g}; use an idle machine or a lower rate"
+        )
 
 
 @contextmanager
@@ -149,7 +230,7 @@ def _clause(reason: str | None) -> str:
     return reason if reason and reason.startswith("needs") else f"can't be served: {reason}"
 
 
-def _stalled(run: SimulatedReplay, shown: int = 10) -> str | None:
+def _stalled(run: Run, shown: int = 10) -> str | None:
     """Each unfinished request and what it waits for; None if there is none."""
     unfinished = run.scheduler.unfinished()
     if not unfinished:

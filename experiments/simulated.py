@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from experiments.options import ReplayOptions
@@ -23,60 +23,79 @@ from tinyllm.policy.config import SchedulerConfig
 from tinyllm.policy.scheduler import Scheduler
 
 
-@dataclass(frozen=True)
-class Device:
-    """A simulated device: how long steps take, and what follows from it for the engine's options."""
-
-    cost: CostModel
-    defaults: dict[str, Any]
-
-
-def make_device(options: ReplayOptions) -> Device:
-    """The device of `--cost-model`, or of `--gpu` and `--model-shape`.
+class SimulatedMode:
+    """A simulated device: how long steps take, and what follows from it for the engine's options.
 
     Raises:
-        InputError: none or both are given, or a name or file is wrong.
+        InputError: neither `--cost-model` nor `--gpu` with `--model-shape` is given, or both, or a name or
+            file is wrong.
     """
-    if options.cost_model is not None:
-        if options.gpu is not None:
+
+    flush_seconds: float | None = None
+
+    def __init__(self, options: ReplayOptions) -> None:
+        self._options = options
+        self._defaults: dict[str, Any] = {}
+        if options.cost_model is not None and options.gpu is not None:
             raise InputError("--cost-model and --gpu both say how long a step takes; give one of them")
-        defaults = dict(YARDSTICK_ENGINE_OPTIONS) if options.cost_model == "yardstick" else {}
-        if options.model_shape is not None:
-            defaults["max_model_len"] = shape_by_name(options.model_shape).max_position_embeddings
-        return Device(load_cost_model(options.cost_model), defaults)
-    if options.gpu is None or options.model_shape is None:
-        raise InputError(
-            "--mode sim needs a device: give --gpu and --model-shape (e.g. h100 and llama-3.1-8b), "
-            "or --cost-model yardstick or a JSON file"
-        )
-    gpu, shape = gpu_by_name(options.gpu), shape_by_name(options.model_shape)
-    cost = RooflineCostModel(gpu, shape, dtype=options.dtype, tp=options.tp)
-    defaults = {"max_model_len": shape.max_position_embeddings}
-    if options.num_gpu_blocks is None:
-        defaults["num_gpu_blocks"] = num_gpu_blocks(
-            gpu,
-            shape,
-            dtype=options.dtype,
-            tp=options.tp,
-            gpu_memory_utilization=options.gpu_memory_utilization,
-            block_size=options.block_size or SchedulerConfig.block_size,
-        )
-    return Device(cost, defaults)
+        if options.cost_model is not None:
+            self._cost = load_cost_model(options.cost_model)
+            if options.cost_model == "yardstick":
+                self._defaults |= YARDSTICK_ENGINE_OPTIONS
+            if options.model_shape is not None:
+                self._defaults["max_model_len"] = shape_by_name(options.model_shape).max_position_embeddings
+        elif options.gpu is not None and options.model_shape is not None:
+            self._cost = self._roofline(options.gpu, options.model_shape)
+        else:
+            raise InputError(
+                "--mode sim needs a device: give --gpu and --model-shape (e.g. h100 and llama-3.1-8b), "
+                "or --cost-model yardstick or a JSON file"
+            )
 
+    def _roofline(self, gpu_name: str, shape_name: str) -> CostModel:
+        options = self._options
+        gpu, shape = gpu_by_name(gpu_name), shape_by_name(shape_name)
+        dtype = options.dtype or "bfloat16"
+        self._defaults["max_model_len"] = shape.max_position_embeddings
+        if options.num_gpu_blocks is None:
+            utilization = options.gpu_memory_utilization
+            self._defaults["num_gpu_blocks"] = num_gpu_blocks(
+                gpu,
+                shape,
+                dtype=dtype,
+                tp=options.tp,
+                gpu_memory_utilization=0.9 if utilization is None else utilization,
+                block_size=options.block_size or SchedulerConfig.block_size,
+            )
+        return RooflineCostModel(gpu, shape, dtype=dtype, tp=options.tp)
 
-def scheduler_config(
-    options: ReplayOptions, defaults: dict[str, Any], has_prefix_ids: bool
-) -> SchedulerConfig:
-    """The scheduler's configuration: what was given, else what follows from the device, else the defaults.
+    def config(self, has_prefix_ids: bool) -> SchedulerConfig:
+        """What was given, else what follows from the device, else the defaults.
 
-    The prefix cache is on by default where the trace says what prompts share.
-    """
-    chosen = {"enable_prefix_caching": has_prefix_ids, **defaults, **options.engine_options()}
-    if "num_gpu_blocks" not in chosen:
-        raise InputError(
-            "--num-gpu-blocks: give the size of the KV pool, which this cost model does not tell"
-        )
-    return SchedulerConfig(**chosen)
+        The prefix cache is on by default where the trace says what prompts share.
+        """
+        chosen = {"enable_prefix_caching": has_prefix_ids, **self._defaults, **self._options.engine_options()}
+        if "num_gpu_blocks" not in chosen:
+            raise InputError(
+                "--num-gpu-blocks: give the size of the KV pool, which this cost model does not tell"
+            )
+        return SchedulerConfig(**chosen)
+
+    def facts(self) -> dict[str, Any]:
+        """What the manifest says of the device."""
+        return {"device": "simulated", "cost_model": self._cost.describe()}
+
+    def make_run(
+        self,
+        records: list[ArrivalRecord],
+        config: SchedulerConfig,
+        policy: SchedulingPolicy,
+        writer: LogWriter,
+        prefix_block_size: int | None,
+        progress: Progress,
+    ) -> SimulatedReplay:
+        """A run that is ready to start."""
+        return SimulatedReplay(records, config, policy, self._cost, writer, prefix_block_size, progress)
 
 
 class SimulatedReplay:
@@ -109,6 +128,6 @@ class SimulatedReplay:
         """Run to the end; `close` writes what is then still unfinished."""
         self._simulation.run()
 
-    def close(self) -> None:
+    def close(self, directory: Path) -> None:
         """Complete the log at the time reached, also of a run that was cut short."""
         self.recorder.close(self.now)

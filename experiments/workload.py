@@ -13,9 +13,12 @@ from traces.schema import Trace, TraceRow
 
 DeclaredMaxTokens = Callable[[TraceRow], int]
 
+MOST_TOKENS = 2**31 - 1
+"""What a client may declare at most: sums of such counts still fit the log's columns."""
 
-def load_trace(options: ReplayOptions, max_model_len: int | None) -> Trace:
-    """The rows that a replay submits, after every transform."""
+
+def load_trace(options: ReplayOptions, max_model_len: int | None, block_size: int) -> Trace:
+    """The rows that a replay submits, after every transform, for a KV cache of `block_size`."""
     return prepare(
         options.trace,
         format=options.format,
@@ -30,6 +33,8 @@ def load_trace(options: ReplayOptions, max_model_len: int | None) -> Trace:
         head=options.requests,
         speedup=options.speedup,
         rate=options.rate,
+        length_scale=options.length_scale,
+        block_size=block_size,
     )
 
 
@@ -39,7 +44,7 @@ def build_workload(trace: Trace, options: ReplayOptions, max_model_len: int | No
     predict = make_predictor(options.predictor, options.seed)
     if options.warmup_requests < 0:
         raise InputError(f"--warmup-requests {options.warmup_requests}: give 0 or more")
-    return [
+    records = [
         ArrivalRecord(
             request_id=f"r{row.source_row}",
             source_row=row.source_row,
@@ -56,6 +61,11 @@ def build_workload(trace: Trace, options: ReplayOptions, max_model_len: int | No
         )
         for position, row in enumerate(trace.rows)
     ]
+    if options.warmup_requests >= len(records):
+        raise InputError(
+            f"--warmup-requests {options.warmup_requests}: leaves none of the {len(records)} requests to measure"
+        )
+    return records
 
 
 def declared_max_tokens(rule: str, max_model_len: int | None) -> DeclaredMaxTokens:
@@ -77,13 +87,13 @@ def declared_max_tokens(rule: str, max_model_len: int | None) -> DeclaredMaxToke
             factor = float(rule[:-1])
             if not 1 <= factor < float("inf"):
                 raise ValueError
-            return lambda row: max(1, round(factor * row.output_tokens))
+            return lambda row: max(1, round(min(factor * row.output_tokens, MOST_TOKENS)))
         number = int(rule)
-        if number < 1:
+        if not 1 <= number <= MOST_TOKENS:
             raise ValueError
     except ValueError:
         raise InputError(
-            f"--declared-max-tokens {rule}: give target, context, a number of at least 1, "
+            f"--declared-max-tokens {rule}: give target, context, a number from 1 to 2^31 - 1, "
             "or a factor of at least 1 such as 1.5x"
         ) from None
     return lambda row: number

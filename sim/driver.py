@@ -13,8 +13,8 @@ from simpy.events import URGENT
 from sim.cost.base import CostModel
 from tinyllm.engine.core import EngineCore
 from tinyllm.engine.output import TargetLengthProcessor
-from tinyllm.engine.record.workload import ArrivalRecord
-from tinyllm.policy.request import BlockHash, Request
+from tinyllm.engine.record.workload import ArrivalRecord, request_from
+from tinyllm.policy.request import BlockHash
 
 Progress = Callable[[int, int], None]
 """Called now and then with the simulated time in ns and the number of requests that have ended."""
@@ -109,29 +109,15 @@ class SimulatedEngine:
     def _add_due(self) -> None:
         while self._due:
             record = self._due.popleft()
-            request = request_from(record, self._prompt_hashes(record) if self._prompt_hashes else ())
+            request = request_from(record)
+            # A prompt that is refused may be absurdly long: it gets no hashes.
+            if self._prompt_hashes and self._core.scheduler.refusal(request) is None:
+                request.block_hashes += self._prompt_hashes(record)
             refused = self._core.add_request(record, request, self._env.now, submitted=record.arrival_ns)
             if refused is None:
                 self._targets.add(request, record.target_output_tokens)
             else:
                 self._num_ended += 1
-
-
-def request_from(record: ArrivalRecord, block_hashes: Sequence[BlockHash] = ()) -> Request:
-    """The policy-level request of an arrival record: everything but the true output length."""
-    return Request(
-        record.request_id,
-        record.prompt_tokens,
-        record.max_tokens,
-        record.arrival_ns,
-        priority=record.priority,
-        tenant=record.tenant,
-        session=record.session,
-        predicted_output_tokens=record.predicted_output_tokens,
-        ttft_deadline=record.ttft_deadline_ns,
-        e2e_deadline=record.e2e_deadline_ns,
-        block_hashes=block_hashes,
-    )
 
 
 def arrivals(

@@ -8,9 +8,9 @@ from typing import Any
 
 import simpy
 
-from sim.driver import NanosecondEnvironment, request_from
+from sim.driver import NanosecondEnvironment
 from tinyllm.engine.core import EngineCore
-from tinyllm.engine.record.workload import ArrivalRecord
+from tinyllm.engine.record.workload import ArrivalRecord, request_from
 from tinyllm.engine.runner import StepResult
 from tinyllm.policy.batch import ONE_TOKEN, Outcome, ScheduledBatch
 from tinyllm.policy.request import BlockHash, FinishReason, Request

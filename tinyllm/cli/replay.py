@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from experiments.replay import ReplayResult
 
 _DEVICE = "Simulated device"
+_REAL = "Real model"
 _ENGINE = "Engine"
 _POLICY = "Policy"
 _TRACE = "Trace"
@@ -24,7 +25,7 @@ def replay(
     trace: trace_options.TraceArgument,
     out: Annotated[Path, typer.Option("--out", help="Run directory to write.")],
     config: ConfigOption = None,
-    mode: Annotated[str, typer.Option(help="sim: a simulated clock.")] = "sim",
+    mode: Annotated[str, typer.Option(help="sim: a simulated clock; real: --model on --device.")] = "sim",
     force: Annotated[bool, typer.Option("--force", help="Replace the run in --out.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     # ── policy
@@ -57,6 +58,7 @@ def replay(
     requests: trace_options.RequestsOption = None,
     speedup: trace_options.SpeedupOption = None,
     rate: trace_options.RateOption = None,
+    length_scale: trace_options.LengthScaleOption = None,
     zero_output: trace_options.ZeroOutputOption = "drop",
     over_context: trace_options.OverContextOption = "refuse",
     warmup_requests: Annotated[
@@ -72,12 +74,35 @@ def replay(
         typer.Option(help="In place of --gpu: a JSON file, or yardstick.", rich_help_panel=_DEVICE),
     ] = None,
     tp: Annotated[int, typer.Option(help="Tensor parallel degree.", rich_help_panel=_DEVICE)] = 1,
+    # ── either device
     dtype: Annotated[
-        str, typer.Option(help="bfloat16, float16 or float32.", rich_help_panel=_DEVICE)
-    ] = "bfloat16",
+        str | None,
+        typer.Option(
+            help="bfloat16, float16 or float32 [sim: bfloat16, real: float32].", rich_help_panel=_DEVICE
+        ),
+    ] = None,
     gpu_memory_utilization: Annotated[
-        float, typer.Option(help="Share of GPU memory to use.", rich_help_panel=_DEVICE)
-    ] = 0.9,
+        float | None, typer.Option(help="Share of memory to use [gpu: 0.9].", rich_help_panel=_DEVICE)
+    ] = None,
+    # ── real device
+    model: Annotated[
+        Path | None, typer.Option(help="Checkpoint directory for --mode real.", rich_help_panel=_REAL)
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.", rich_help_panel=_REAL)] = "cpu",
+    attention: Annotated[
+        str, typer.Option(help="Attention backend: auto, reference …", rich_help_panel=_REAL)
+    ] = "auto",
+    eos: Annotated[
+        str,
+        typer.Option(help="ignore: the trace's output lengths; stop: the model's.", rich_help_panel=_REAL),
+    ] = "ignore",
+    corpus: Annotated[
+        Path | None,
+        typer.Option(help="Text that prompts are cut from; default: a built-in.", rich_help_panel=_REAL),
+    ] = None,
+    max_lag_share: Annotated[
+        float, typer.Option(help="Submission lag over this share of TTFT: invalid.", rich_help_panel=_REAL)
+    ] = 0.05,
     # ── engine
     num_gpu_blocks: Annotated[
         int | None, typer.Option(help="KV blocks; default: what fits the device.", rich_help_panel=_ENGINE)
@@ -145,7 +170,7 @@ def _print_result(options: ReplayOptions, result: ReplayResult) -> None:
     typer.echo(f"Trace: {result.rows_in:,} rows, {result.num_requests:,} replayed{dropped}. Ended: {ended}.")
     if result.run_time_s > 0 and result.num_steps:
         typer.echo(
-            f"Clock: {result.simulated_s:,.1f} s in {result.num_steps:,} steps, "
+            f"Clock: {result.clock_s:,.1f} s in {result.num_steps:,} steps, "
             f"run in {result.run_time_s:.2f} s ({result.run_time_s / result.num_steps * 1e6:.0f} µs a step)."
         )
     typer.echo(f"Log: {result.directory}   (tinyllm report {result.directory})")

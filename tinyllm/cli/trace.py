@@ -51,6 +51,9 @@ SpeedupOption = Annotated[float | None, typer.Option("--speedup", help="Divide e
 RateOption = Annotated[
     float | None, typer.Option("--rate", help="Scale the clock to this mean rate, requests a second.")
 ]
+LengthScaleOption = Annotated[
+    float | None, typer.Option("--length-scale", help="Multiply lengths by this, rounding up.")
+]
 ZeroOutputOption = Annotated[
     str, typer.Option("--zero-output", help="Rows without output tokens: drop, keep or floor1.")
 ]

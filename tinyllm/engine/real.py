@@ -12,7 +12,7 @@ import torch
 
 from tinyllm.engine.core import EngineCore
 from tinyllm.engine.record.recorder import Recorder
-from tinyllm.engine.record.workload import ArrivalRecord
+from tinyllm.engine.record.workload import ArrivalRecord, request_from
 from tinyllm.engine.sampling_params import SamplingParams
 from tinyllm.engine.token_output import TokenOutputProcessor
 from tinyllm.engine.tokenizer import Tokenizer
@@ -114,6 +114,7 @@ class RealEngine:
     Attributes:
         core, scheduler, runner, outputs: the parts; drivers may call them directly.
         config: with `max_model_len` filled in.
+        max_model_len: tokens of prompt and output at most.
         model_config: sizes of the model, its EOS ids.
         tokenizer: None where the directory has no `tokenizer.json`.
 
@@ -134,12 +135,13 @@ class RealEngine:
         seed: int | None = None,
     ) -> None:
         self.model_config = ModelConfig.from_directory(model_dir)
-        self.config = replace(config, max_model_len=_max_model_len(config, self.model_config))
+        self.max_model_len = _max_model_len(config, self.model_config)
+        self.config = replace(config, max_model_len=self.max_model_len)
         self.tokenizer = Tokenizer.from_directory(model_dir, self.model_config.vocab_size)
         self.scheduler = Scheduler(self.config, policy)
         self.outputs = TokenOutputProcessor(
             self.model_config.eos_token_ids,
-            _max_model_len(config, self.model_config),
+            self.max_model_len,
             block_size=config.block_size if config.enable_prefix_caching else None,
             tokenizer=self.tokenizer,
         )
@@ -162,21 +164,15 @@ class RealEngine:
     ) -> str | None:
         """Let a request wait; between steps only.
 
+        Args:
+            record: what policies and the log see; `record.prompt_tokens` is the length of the prompt. Its
+                `max_tokens` is what the client declared, and may be more than `params.max_tokens`, at which the
+                output ends.
+
         Returns:
             None, or the reason for which it was refused; the others are unaffected.
         """
-        request = Request(
-            record.request_id,
-            len(prompt_token_ids),
-            params.max_tokens,
-            record.arrival_ns,
-            priority=record.priority,
-            tenant=record.tenant,
-            session=record.session,
-            predicted_output_tokens=record.predicted_output_tokens,
-            ttft_deadline=record.ttft_deadline_ns,
-            e2e_deadline=record.e2e_deadline_ns,
-        )
+        request = request_from(record)
         # Asked first: an id in use must not touch the state of the request that has it.
         if self.scheduler.refusal(request) is None:
             try:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
 from tinyllm.engine.record.schema import STEPS
-from tinyllm.engine.record.workload import NS, ArrivalRecord, seconds
+from tinyllm.engine.record.workload import NS, ArrivalRecord, request_from, seconds
 from tinyllm.engine.record.writer import LogWriter
 from tinyllm.policy.batch import ScheduledBatch
 from tinyllm.policy.request import FinishReason, Request
@@ -127,7 +127,7 @@ class LogRecorder:
         self._event(now, request.request_id, "queued")
 
     def rejected(self, record: ArrivalRecord, now: int, reason: str) -> None:
-        track = _Track(record, _request_of(record), now, self._step)
+        track = _Track(record, request_from(record), now, self._step)
         self._event(now, record.request_id, "rejected", detail=reason)
         self._write_request(track, now, FinishReason.REJECTED, reason)
 
@@ -314,7 +314,3 @@ class LogRecorder:
                 error,
             )
         )
-
-
-def _request_of(record: ArrivalRecord) -> Request:
-    return Request(record.request_id, record.prompt_tokens, record.max_tokens, record.arrival_ns)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tinyllm.engine.record.schema import WORKLOAD
+from tinyllm.policy.request import BlockHash, Request
 
 NS = 1_000_000_000
 
@@ -47,6 +48,23 @@ class ArrivalRecord:
     e2e_deadline_ns: int | None = None
     prefix_ids: tuple[int, ...] | None = None
     warmup: bool = False
+
+
+def request_from(record: ArrivalRecord, block_hashes: Sequence[BlockHash] = ()) -> Request:
+    """The policy-level request of an arrival record: everything but the true output length."""
+    return Request(
+        record.request_id,
+        record.prompt_tokens,
+        record.max_tokens,
+        record.arrival_ns,
+        priority=record.priority,
+        tenant=record.tenant,
+        session=record.session,
+        predicted_output_tokens=record.predicted_output_tokens,
+        ttft_deadline=record.ttft_deadline_ns,
+        e2e_deadline=record.e2e_deadline_ns,
+        block_hashes=block_hashes,
+    )
 
 
 def seconds(ns: int | None) -> float | None:
