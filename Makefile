@@ -9,7 +9,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13; do \
 
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
-PIP := $(PY) -m pip install --quiet --progress-bar off --constraint constraints.txt
+PIP := $(PY) -m pip install --quiet --quiet --progress-bar off --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint smoke bench clean

@@ -91,11 +91,12 @@ def simulate(trace: Path, out: Path) -> list[Run]:
             force=True,
         )
         result = replay(options, terminal_progress)
+        run = read_run(result.directory)
         print(
-            f"  {name:12} {result.clock_s:.0f} s of serving in {result.run_time_s:.1f} s: "
+            f"  {name:12} {run.steps['end'].max():.0f} s of serving in {result.run_time_s:.1f} s: "
             f"{result.num_steps:,} steps, log in {result.directory}"
         )
-        runs.append(read_run(result.directory))
+        runs.append(run)
     return runs
 
 
