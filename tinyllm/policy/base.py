@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar, Final
 
 from tinyllm.policy.request import Request
@@ -24,7 +24,7 @@ class SchedulingPolicy:
         preemptive: may a waiting request take the seat or the blocks of a running one whose key is larger?
         overtake: may a waiting request pass one that lacks blocks? False: the first one blocks the rest.
         stable_waiting: a promise that the key of a request does not change while it waits; the queue is
-            then kept sorted instead of sorted anew (`tinyllm conform` checks it).
+            then kept sorted instead of asked anew.
     """
 
     preemptive: bool = False
@@ -36,6 +36,14 @@ class SchedulingPolicy:
 
         None holds the request: a waiting one is passed over without blocking others, a running one keeps
         its blocks, is not scheduled, and is the first victim when blocks are missing.
+        """
+        raise NotImplementedError
+
+    def waiting_group(self, view: Request) -> Hashable:
+        """Overridden, a promise that waiting requests of one group have equal keys at any time, and that a
+        request does not change its group: only the first of each group is then asked for its key.
+
+        VTC groups by tenant. A promise is never needed, it makes long queues cheaper.
         """
         raise NotImplementedError
 

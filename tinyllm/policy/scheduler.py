@@ -13,7 +13,7 @@ from tinyllm.policy.batch import ONE_TOKEN, Outcome, ScheduledBatch
 from tinyllm.policy.config import SchedulerConfig
 from tinyllm.policy.kv_manager import KVBlockManager
 from tinyllm.policy.request import FinishReason, Request, RequestState
-from tinyllm.policy.waiting import DynamicQueue, StableQueue, WaitingQueue, full_key
+from tinyllm.policy.waiting import WaitingQueue, full_key, make_queue
 
 
 class Scheduler:
@@ -46,7 +46,7 @@ class Scheduler:
         )
         self.running: list[Request] = []
         """Residents in the order of the last step; held ones at the end."""
-        self.waiting: WaitingQueue = StableQueue(policy) if policy.stable_waiting else DynamicQueue(policy)
+        self.waiting: WaitingQueue = make_queue(policy)
         self._requests: dict[str, Request] = {}
         self._num_held = 0
         self._steps_in_order = 0

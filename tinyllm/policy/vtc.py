@@ -33,6 +33,9 @@ class VTC(SchedulingPolicy):
     def key(self, view: Request, now: int) -> tuple[int]:
         return (self.counters[view.tenant],)
 
+    def waiting_group(self, view: Request) -> str | None:
+        return view.tenant
+
     def on_arrival(self, view: Request, now: int) -> None:
         backlogged = [v.tenant for v in self._in_system.values() if v.state is not RequestState.RUNNING]
         if view.tenant not in backlogged:

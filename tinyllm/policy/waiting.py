@@ -1,8 +1,9 @@
-"""The waiting queue in policy order: kept sorted where keys are stable, asked anew where they are not."""
+"""The waiting queue in policy order: kept sorted where the policy promises that it can be, else asked anew."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Hashable, Iterator
 from typing import Protocol
 
 from tinyllm.policy.base import Key, SchedulingPolicy
@@ -81,6 +82,48 @@ class StableQueue:
             self.add(request, now)
 
 
+class GroupedQueue:
+    """For policies with a `waiting_group`: each group by arrival, keys asked at each choice, O(groups)."""
+
+    def __init__(self, policy: SchedulingPolicy) -> None:
+        self._policy = policy
+        self._groups: dict[Hashable, list[tuple[int, int, Request]]] = {}
+        self._num_requests = 0
+
+    def __len__(self) -> int:
+        return self._num_requests
+
+    def add(self, request: Request, now: int) -> None:
+        group = self._groups.setdefault(self._policy.waiting_group(request), [])
+        insort(group, (request.arrival, request.index, request))
+        self._num_requests += 1
+
+    def remove(self, request: Request) -> None:
+        name = self._policy.waiting_group(request)
+        group = self._groups[name]
+        del group[bisect_left(group, (request.arrival, request.index))]
+        self._num_requests -= 1
+        if not group:
+            del self._groups[name]
+
+    def best(self, now: int) -> Request | None:
+        heads = [(full_key(key, group[0][2]), group[0][2]) for key, group in self._keyed(now)]
+        return min(heads)[1] if heads else None
+
+    def ordered(self, now: int) -> list[Request]:
+        entries = [(full_key(key, entry[2]), entry[2]) for key, group in self._keyed(now) for entry in group]
+        return [request for _, request in sorted(entries)]
+
+    def requests(self) -> list[Request]:
+        return [entry[2] for group in self._groups.values() for entry in group]
+
+    def _keyed(self, now: int) -> Iterator[tuple[Key, list[tuple[int, int, Request]]]]:
+        for group in self._groups.values():
+            key = self._policy.key(group[0][2], now)
+            if key is not None:
+                yield key, group
+
+
 class DynamicQueue:
     """For every other policy: keys are asked at each choice, O(n)."""
 
@@ -114,3 +157,12 @@ class DynamicQueue:
             for request in self._requests.values()
             if (key := ask(request, now)) is not None
         ]
+
+
+def make_queue(policy: SchedulingPolicy) -> WaitingQueue:
+    """The cheapest queue that the policy's promises allow."""
+    if policy.stable_waiting:
+        return StableQueue(policy)
+    if type(policy).waiting_group is not SchedulingPolicy.waiting_group:
+        return GroupedQueue(policy)
+    return DynamicQueue(policy)
