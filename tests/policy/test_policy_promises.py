@@ -20,6 +20,7 @@ def without_promises(name: str) -> SchedulingPolicy:
 
     class Lazyless(POLICIES[name]):  # type: ignore[misc]
         stable_waiting = False
+        waiting_group = SchedulingPolicy.waiting_group
 
         def decode_horizon(self, running: Sequence[Request], waiting: int, now: int) -> int:
             return 1

@@ -27,7 +27,8 @@ class VTC(SchedulingPolicy):
         self.input_weight = input_weight
         self.output_weight = output_weight
         self.counters: dict[str | None, int] = {}
-        self._in_system: dict[str, Request] = {}
+        # Of each tenant, the unfinished requests in order of arrival.
+        self._requests: dict[str | None, dict[str, Request]] = {}
         self._last_to_leave_queue: str | None = None
 
     def key(self, view: Request, now: int) -> tuple[int]:
@@ -37,14 +38,14 @@ class VTC(SchedulingPolicy):
         return view.tenant
 
     def on_arrival(self, view: Request, now: int) -> None:
-        backlogged = [v.tenant for v in self._in_system.values() if v.state is not RequestState.RUNNING]
-        if view.tenant not in backlogged:
+        if not self._is_backlogged(view.tenant):
+            backlogged = [tenant for tenant in self._requests if self._is_backlogged(tenant)]
             if backlogged:
                 floor = min(self.counters[tenant] for tenant in backlogged)
             else:
                 floor = self.counters.get(self._last_to_leave_queue, 0)
             self.counters[view.tenant] = max(self.counters.get(view.tenant, 0), floor)
-        self._in_system[view.request_id] = view
+        self._requests.setdefault(view.tenant, {})[view.request_id] = view
 
     def on_tokens(self, view: Request, prefill: int, decode: int, now: int) -> None:
         self.counters[view.tenant] += self.input_weight * prefill + self.output_weight * decode
@@ -53,4 +54,12 @@ class VTC(SchedulingPolicy):
             self._last_to_leave_queue = view.tenant
 
     def on_finish(self, view: Request, now: int) -> None:
-        del self._in_system[view.request_id]
+        mine = self._requests[view.tenant]
+        del mine[view.request_id]
+        if not mine:
+            del self._requests[view.tenant]
+
+    def _is_backlogged(self, tenant: str | None) -> bool:
+        # The latest first, which most likely waits: all n are looked at only if all of them run.
+        mine = reversed(self._requests.get(tenant, {}).values())
+        return any(view.state is not RequestState.RUNNING for view in mine)
