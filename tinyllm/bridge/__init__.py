@@ -1,0 +1,1 @@
+"""What runs inside vLLM's own environment. Nothing else imports vLLM."""
