@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers.utils import logging
 
 from experiments.backends.base import Backend, GreedyOutput
 
@@ -15,6 +16,7 @@ class TransformersBackend(Backend):
     """`AutoModelForCausalLM.generate`, one prompt at a time, so that no padding takes part."""
 
     def __init__(self, model: Path, *, device: str, dtype: str) -> None:
+        logging.disable_progress_bar()
         loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
         self._model = loaded.to(device).eval()
 

@@ -18,7 +18,7 @@ from tinyllm.engine.token_output import TokenOutputProcessor
 from tinyllm.engine.tokenizer import Tokenizer
 from tinyllm.errors import InputError
 from tinyllm.models.config import ModelConfig
-from tinyllm.models.loader import DTYPES, load_model
+from tinyllm.models.loader import DTYPES, checked_device, load_model
 from tinyllm.models.registry import model_class
 from tinyllm.policy.base import SchedulingPolicy
 from tinyllm.policy.config import SchedulerConfig
@@ -80,7 +80,7 @@ def _num_blocks_that_fit(
 ) -> int:
     if dtype not in DTYPES:
         raise InputError(f"--dtype {dtype}: not supported; choose one of {', '.join(DTYPES)}")
-    place = torch.device(device)
+    place = checked_device(device)
     if share is None:
         share = GPU_MEMORY_UTILIZATION.get(place.type, GPU_MEMORY_UTILIZATION["cuda"])
     if not 0 < share <= 1:

@@ -47,7 +47,7 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: str 
     """
     if dtype not in DTYPES:
         raise InputError(f"dtype {dtype!r} is not supported; use one of {', '.join(DTYPES)}")
-    place = _checked_device(device)
+    place = checked_device(device)
     directory = Path(path)
     config = ModelConfig.from_directory(directory)
     family = model_class(config.architecture)
@@ -60,7 +60,8 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: str 
     return model.eval()
 
 
-def _checked_device(device: str | torch.device) -> torch.device:
+def checked_device(device: str | torch.device) -> torch.device:
+    """The torch device of that name. Raises `InputError` where this machine has none such."""
     try:
         place = torch.device(device)
         torch.empty(0, device=place)
