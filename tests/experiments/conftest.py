@@ -10,6 +10,7 @@ from experiments.options import ReplayOptions
 from traces.export import write_trace
 from traces.generate import generate
 from traces.lengths import parse_lengths
+from traces.schema import Provenance, Trace, TraceRow
 
 
 @pytest.fixture
@@ -37,3 +38,26 @@ def make_options(make_trace: Callable[..., Path], tmp_path: Path) -> Callable[..
         return ReplayOptions(trace=trace, out=tmp_path / out, **{"cost_model": "yardstick", **options})
 
     return make
+
+
+@pytest.fixture
+def shared_prefixes(tmp_path: Path) -> Path:
+    """A trace of 40 requests that share prefixes, of three tenants and priorities, made without random numbers."""
+    rows = [
+        TraceRow(
+            source_row=n,
+            arrival_ns=(n // 3) * 60_000_000 + (n % 3) * 7_000_000,
+            prompt_tokens=(prompt := 4 + (n * 13) % 29),
+            output_tokens=1 + (n * 7) % 17,
+            tenant=("ada", "bob", "ünal")[n * n % 3],
+            priority=n % 4,
+            prefix_ids=tuple(
+                100 * (n % 3 if block < 2 else n + 3) + block for block in range(-(-prompt // 8))
+            ),
+        )
+        for n in range(40)
+    ]
+    trace = Trace(
+        iter(rows), Provenance("made by hand", "table", rows_in=40, rows_out=40), prefix_block_size=8
+    )
+    return write_trace(trace, tmp_path / "shared_prefixes.parquet")
