@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from tinyllm.engine.llm import LLM
 from tinyllm.engine.llm_engine import RequestOutput

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-torch = pytest.importorskip("torch")
 
 from tinyllm.engine.llm import LLM
 from tinyllm.engine.sampling_params import SamplingParams
@@ -18,11 +17,11 @@ PREFIX = [(7 * i) % 250 for i in range(40)]
 PROMPTS = [
     [5],
     [5, 6],
-    PREFIX[:8] + [1],
-    PREFIX[:8] + [2, 3, 4],
+    [*PREFIX[:8], 1],
+    [*PREFIX[:8], 2, 3, 4],
     PREFIX[:16],
     PREFIX[:16],
-    PREFIX[:33] + [9],
+    [*PREFIX[:33], 9],
     [(11 * i + 3) % 256 for i in range(25)],
 ]
 MAX_TOKENS = [12, 1, 9, 12, 12, 7, 12, 10]
