@@ -124,6 +124,8 @@ def replay(options: ReplayOptions, progress: Reporter | None = None) -> ReplayRe
     make_mode = MODES.get(options.mode)
     if make_mode is None:
         raise InputError(f"--mode {options.mode}: unknown; choose {', '.join(MODES)}")
+    if not options.max_lag_share >= 0:
+        raise InputError(f"--max-lag-share {options.max_lag_share}: give a share of at least 0, e.g. 0.05")
     check_free(options.out, force=options.force)
     mode = make_mode(options)
     policy = make_policy(options.policy, options.policy_args)

@@ -125,8 +125,11 @@ def gamma_arrivals(rng: np.random.Generator, count: int, rate: float, cv: float)
 
     Shape 1/cv² and scale cv²/rate; a CV of 0 gives even gaps.
     """
-    gaps = np.full(count - 1, 1e9 / rate) if cv == 0 else rng.gamma(1 / cv**2, cv**2 / rate, count - 1) * 1e9
-    if gaps.sum() > INT64_MAX:
+    with np.errstate(over="ignore"):  # an infinite gap is refused like every sum that is too long
+        even = cv == 0
+        gaps = np.full(count - 1, 1e9 / rate) if even else rng.gamma(1 / cv**2, cv**2 / rate, count - 1) * 1e9
+        span = gaps.sum()
+    if span > INT64_MAX:
         raise InputError(
             f"--rate: {count} requests at {rate:g}/s take more than 292 years; give a larger rate"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from tinyllm.errors import InputError
 from traces.measures import Arrivals, LengthStats, length_stats
 from traces.prefix import IdealPrefixCache
 from traces.schema import Provenance, Trace, TraceRow
@@ -59,8 +60,10 @@ def summarize(trace: Trace, block_size: int | None = None) -> TraceSummary:
         block_size: KV block size for which the ideal prefix-hit share is wanted, too.
 
     Raises:
-        InputError: `block_size` does not divide the block of the prefix ids; whatever the stream raises.
+        InputError: `block_size` is below 1 or does not divide the block of the prefix ids; whatever the stream raises.
     """
+    if block_size is not None and block_size < 1:
+        raise InputError(f"--block-size: {block_size} is not a number of tokens; give 1 or more")
     arrivals, hits = Arrivals(), _Hits(trace.prefix_block_size, block_size)
     prompts, outputs = Counter[int](), Counter[int]()
     sessions, tenants = Counter[str](), Counter[str]()

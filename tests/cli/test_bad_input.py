@@ -50,6 +50,8 @@ WRONG_OPTIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "unit": (("--unit", "weeks"), "--unit"),
     "warm-up negative": (("--warmup-requests", "-1"), "--warmup-requests -1"),
     "warm-up takes all": (("--warmup-requests", "4"), "leaves none of the 4 requests"),
+    "length scale zero": (("--length-scale", "0"), "--length-scale"),
+    "lag NaN": (("--max-lag-share", "nan"), "--max-lag-share nan"),
     "no blocks": (("--num-gpu-blocks", "0"), "--num-gpu-blocks 0"),
     "blocks beyond the log": (("--num-gpu-blocks", "9" * 26), "--num-gpu-blocks 99"),
     "block size": (("--block-size", "-16"), "--block-size -16"),
@@ -148,6 +150,40 @@ def test_a_broken_trace_is_one_line_that_names_the_file_and_nothing_is_replayed(
 
 def test_a_directory_in_place_of_a_trace_is_one_line(tinyllm_command: Command, tmp_path: Path) -> None:
     ended = tinyllm_command("replay", tmp_path, "--cost-model", "yardstick", "--out", "run")
+    assert (ended.status, ended.err.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("report",),
+        ("report", "nowhere"),
+        ("report", "trace.csv"),
+        ("trace", "info", "nowhere.csv"),
+        ("trace", "generate", "--requests", "0", "--out", "out.csv"),
+        ("trace", "generate", "--rate", "nan", "--out", "out.csv"),
+        ("trace", "generate", "--rate", "1e-300", "--out", "out.csv"),
+        ("trace", "generate", "--out", "out.xml"),
+        ("trace", "generate", "--out", "nowhere/out.csv"),
+        ("trace", "generate", "--out", "trace.csv"),
+        ("trace", "window", "trace.csv", "5:1", "--out", "out.csv"),
+        ("cost", "--gpu", "abacus", "--model-shape", "llama-3.1-8b"),
+        ("cost", "--tp", "0"),
+        ("doctor", "now"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_mistakes_in_the_other_commands_are_one_line_too(
+    tinyllm_command: Command, trace: list[str], tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    ended = tinyllm_command(*arguments)
+    assert (ended.status, ended.err.count("\n")) == (2, 1), ended.err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_block_size_of_nothing_is_refused_by_trace_info(tinyllm_command: Command, trace: list[str]) -> None:
+    ended = tinyllm_command("trace", "info", *trace, "--block-size", 0)
     assert (ended.status, ended.err.count("\n")) == (2, 1)
 
 
