@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tinyllm.errors import InputError
-from tinyllm.policy import Request, Scheduler, SchedulerConfig, SchedulingPolicy, make_policy
+from tinyllm.policy import FOREVER, Request, Scheduler, SchedulerConfig, SchedulingPolicy, make_policy
 
 
 class Holding(SchedulingPolicy):
@@ -56,14 +56,15 @@ def test_preempted_requests_return_in_front_of_new_ones_in_their_old_order(engin
 
 
 def test_a_step_that_preempts_admits_nobody(engine) -> None:
-    world = engine(num_gpu_blocks=3)
-    world.add("a", 16, output=10)
-    world.add("b", 20, output=10)
+    world = engine(make_policy("priority", {"preemptive": False}), num_gpu_blocks=3)
+    world.add("a", 16, output=10, priority=0)
+    world.add("b", 20, output=10, priority=2)
     world.step()
-    world.add("tiny", 1)
+    world.add("tiny", 1, priority=1)
     step = world.step()
-    # One of the victim's two blocks is left, and stays so for this step.
+    # One of the victim's two blocks is left, and stays so until the next step.
     assert (step.preempted, step.admitted, world.free_blocks) == (["b"], [], 1)
+    assert world.step().admitted == ["tiny"]
 
 
 def test_a_resumed_request_computes_prompt_and_outputs_again_and_keeps_its_outputs(engine) -> None:
@@ -163,6 +164,25 @@ def test_blocks_that_the_newcomer_hits_are_no_gain_of_their_preemption(engine) -
     assert step.rows == [("urgent", 48)]
 
 
+def test_a_victim_whose_blocks_are_the_newcomer_s_hits_is_not_preempted_in_vain(engine) -> None:
+    world = engine("priority", num_gpu_blocks=7, enable_prefix_caching=True, admission="full-prompt")
+    world.add("equal", 10, output=5, priority=0)
+    world.add("lesser", 60, output=3, priority=5, block_hashes=["x", "y", "z"])
+    world.step()
+    # 7 blocks needed, 3 of them hits; the 4 others are not there, though the lesser one holds 4 and 2 are free.
+    world.add("newcomer", 112, output=1, priority=0, block_hashes=["x", "y", "z", "u", "v", "w"])
+    assert world.step().preempted == []
+
+
+def test_who_displaces_everybody_need_not_keep_to_the_watermark(engine) -> None:
+    world = engine("priority", num_gpu_blocks=10, watermark=0.3, admission="full-prompt")
+    world.add("lesser", 30, output=5, priority=5)
+    world.step()
+    world.add("urgent", 144, output=1, priority=0)
+    step = world.step()
+    assert (step.preempted, step.admitted) == (["lesser"], ["urgent"])
+
+
 def test_preemption_never_with_a_preemptive_policy_is_refused_in_one_line() -> None:
     config = SchedulerConfig(admission="reserve-output", preemption="never")
     with pytest.raises(InputError, match="--preemption never excludes a preemptive policy") as error:
@@ -190,6 +210,20 @@ def test_a_held_running_request_keeps_its_blocks_and_gets_no_tokens(engine) -> N
     policy.held.add("a")
     assert world.step().rows == [("b", 1)]
     assert len(world.requests["a"].block_ids) == 1
+    policy.held.clear()
+    assert world.step().rows == [("a", 1), ("b", 1)]
+
+
+def test_a_held_request_is_asked_again_in_every_step_whatever_horizon_the_policy_names(engine) -> None:
+    class Farsighted(Holding):
+        def decode_horizon(self, running, waiting, now) -> int:
+            return FOREVER
+
+    policy = Farsighted()
+    world = engine(policy)
+    fill(world, "a", "b")
+    policy.held.add("a")
+    assert world.step().rows == [("b", 1)]
     policy.held.clear()
     assert world.step().rows == [("a", 1), ("b", 1)]
 
