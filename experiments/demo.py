@@ -1,4 +1,5 @@
-"""`make demo`: one generated trace under four schedulers, compared in the terminal and on one page."""
+"""`make demo`: one generated trace under four schedulers, compared in the terminal and on one page; then a few
+requests on a real model."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from analysis.metrics import request_metrics
 from analysis.report import write_report
 from analysis.summary import summarize
 from analysis.table import format_number, labels, print_summaries
+from experiments.demo_real import real_part
 from experiments.options import ReplayOptions
 from experiments.progress import terminal_progress
 from experiments.replay import replay
@@ -56,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         trace = make_trace(out)
         compare(simulate(trace, out), out / "report.html")
+        real_part(trace, out, Path("models"), SEED)
     except TinyLLMError as error:
         print(f"demo: {error}", file=sys.stderr)
         return error.exit_code
