@@ -48,7 +48,7 @@ lint: $(READY)  ## style, types and import contracts
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(VENV)/bin/lint-imports
+	$(VENV)/bin/lint-imports --no-logo
 
 smoke: $(READY)  ## the engine end to end on a fake model, in seconds
 	@$(PY) -m experiments.smoke

@@ -29,6 +29,7 @@ def folder_with_mypolicy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     (tmp_path / "mypolicy.py").write_text(python_blocks()[0], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", *sys.path])
+    sys.modules.pop("mypolicy", None)  # other tests have a module of this name
     yield tmp_path
     sys.modules.pop("mypolicy", None)
 
