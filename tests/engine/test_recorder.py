@@ -91,9 +91,15 @@ def test_the_worlds_hold_what_they_are_there_for(world: st.SearchStrategy[Any], 
         seen["hit"] += sum(bool(row["cached_prompt_tokens"]) for row in tables["requests"])
         for request in tables["requests"]:
             spans = [span for span in tables["spans"] if span["request_id"] == request["request_id"]]
+            pairs = list(pairwise(spans))
             # Two decode spans in a row: it paused between them, and kept its blocks.
-            seen["paused"] += sum(a["phase"] == b["phase"] == "decode" for a, b in pairwise(spans))
+            seen["decode paused"] += sum(a["phase"] == b["phase"] == "decode" for a, b in pairs)
+            unfinished = [
+                (a, b) for a, b in pairs if a["phase"] == b["phase"] == "prefill" and not a["sampled"]
+            ]
+            seen["prefill paused"] += len(unfinished) if not request["preemptions"] else 0
 
     look()
-    wanted = ("preempted", "resumed", "aborted", "rejected", "unfinished", "finished", "hit", "paused")
+    wanted = ("preempted", "resumed", "aborted", "rejected", "unfinished", "finished", "hit")
+    wanted += ("decode paused", "prefill paused")
     assert min(seen[name] for name in wanted) >= 5, seen

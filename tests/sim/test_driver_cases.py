@@ -106,3 +106,18 @@ def test_s11_a_flood_over_a_small_pool_ends_with_bounded_preemptions(simulate: S
     assert run.requests["finish_reason"].eq("length").all()
     assert run.requests["output_tokens"].eq(256).all()
     assert run.requests["preemptions"].sum() < 400, "twice a request at most, on the mean"
+
+
+def test_a_refused_prompt_of_absurd_length_costs_no_memory() -> None:
+    hashed: list[str] = []
+
+    def hashes(record: ArrivalRecord) -> list[int]:
+        hashed.append(record.request_id)
+        return [1, 2]
+
+    config = SchedulerConfig(num_gpu_blocks=10, block_size=4, enable_prefix_caching=True)
+    scheduler = Scheduler(config, make_policy("fcfs"))
+    core = EngineCore(scheduler, TargetLengthProcessor(block_size=4))
+    records = [request(0, 0, 10**15, 1), request(1, 0, 9, 1)]
+    Simulation(records, core, LinearCostModel(0.01, 0.0, 0.0, 0.0), hashes).run()
+    assert hashed == ["r1"]
