@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -64,6 +65,13 @@ def test_a_text_is_its_token_ids(llm: LLM) -> None:
     assert from_text.token_ids == from_ids.token_ids
     assert (from_text.prompt, from_ids.prompt) == ("héllo", None)
     assert from_text.prompt_token_ids == from_ids.prompt_token_ids
+
+
+def test_arrays_of_token_ids_are_prompts_too(llm: LLM, tiny_llama: Any) -> None:
+    single = llm.generate(np.array([1, 2, 3]), GREEDY)  # type: ignore[arg-type]
+    several = llm.generate([np.array([1, 2, 3]), [4]], GREEDY, progress=True)  # type: ignore[list-item]
+    assert list(single[0].token_ids) == list(several[0].token_ids) == tiny_llama.greedy([1, 2, 3], 8)
+    assert list(several[1].token_ids) == tiny_llama.greedy([4], 8)
 
 
 def test_no_prompts_give_no_outputs(llm: LLM) -> None:
@@ -147,6 +155,26 @@ def test_leaving_a_stream_aborts_its_requests(llm: LLM) -> None:
     assert not llm.has_unfinished
     assert llm.engine.scheduler.kv.pool.num_used == 0
     assert len(llm.generate("again", GREEDY)[0].token_ids) == 8
+
+
+def test_an_interrupted_step_leaves_a_usable_engine(
+    llm: LLM, tiny_llama: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, calls = llm.engine.runner.run, 0
+
+    def interrupted(batch: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+        return run(batch)
+
+    monkeypatch.setattr(llm.engine.runner, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(["one", "two"], GREEDY)
+    assert not llm.has_unfinished and llm.engine.scheduler.kv.pool.num_used == 0
+    one, _ = llm.generate(["one", "two"], GREEDY)
+    assert list(one.token_ids) == tiny_llama.greedy(list(b"one"), 8)
 
 
 def test_a_busy_engine_refuses_generate(llm: LLM) -> None:

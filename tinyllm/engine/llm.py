@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from numbers import Integral
 from typing import NamedTuple, cast
 
 from tinyllm.engine.chat import ChatTemplate, Message
@@ -155,7 +156,7 @@ class LLM(LLMEngine):
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
-    if isinstance(prompts, str) or (len(prompts) and not isinstance(prompts[0], str | Sequence)):
+    if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], Integral)):
         return [cast(Prompt, prompts)]
     return cast(Sequence[Prompt], prompts)
 
@@ -172,5 +173,13 @@ def _collect(outputs: Iterator[RequestOutput], num_requests: int, progress: bool
         from rich.console import Console
         from rich.progress import track
 
-        finished = track(finished, "generate", num_requests, console=Console(stderr=True), transient=True)
+        console = Console(stderr=True)
+        finished = track(
+            finished,
+            "generate",
+            num_requests,
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
     return sorted(finished, key=lambda output: int(output.request_id))
