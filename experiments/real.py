@@ -37,6 +37,7 @@ class RealMode:
     """
 
     flush_seconds: float | None = 2.0
+    can_lag = True
 
     def __init__(self, options: ReplayOptions) -> None:
         if options.model is None:

@@ -73,9 +73,15 @@ class Run(Protocol):
 
 
 class Mode(Protocol):
-    """What `--mode` chooses: made from the options, it checks them before any long work."""
+    """What `--mode` chooses: made from the options, it checks them before any long work.
+
+    Attributes:
+        flush_seconds: how often the log is written at least; None leaves it to the number of rows.
+        can_lag: whether a request can be handed over later than it is due.
+    """
 
     flush_seconds: float | None
+    can_lag: bool
 
     def config(self, has_prefix_ids: bool) -> SchedulerConfig:
         """The scheduler's configuration: what was given, what follows from the device, the defaults."""
@@ -170,6 +176,11 @@ def _execute(
             raise IncompleteRunError(
                 f"{options.out}: interrupted; the log is valid up to then, and says so"
             ) from None
+        except Exception as error:
+            # Most likely a policy of the user's, who needs the traceback. The steps before it are kept.
+            writer.flush()
+            directory.finish("interrupted", error=repr(error))
+            raise
     stalled = _stalled(run)
     clock_s = run.now / NS
     run.close(directory.path)
@@ -178,7 +189,8 @@ def _execute(
     directory.finish("stalled" if stalled else "complete", **facts)
     if stalled:
         raise IncompleteRunError(f"{options.out}: stalled with nothing left to come; {stalled}")
-    _judge_lag(options, directory)
+    if mode.can_lag:
+        _judge_lag(options, directory)
     provenance = trace.provenance
     return ReplayResult(
         directory=options.out,

@@ -32,6 +32,7 @@ class SimulatedMode:
     """
 
     flush_seconds: float | None = None
+    can_lag = False
 
     def __init__(self, options: ReplayOptions) -> None:
         self._options = options

@@ -20,8 +20,7 @@ from tinyllm.engine.record.workload import ArrivalRecord, read_workload, write_w
 from tinyllm.engine.record.writer import LogWriter, TableWriter
 
 TOKENS = st.integers(1, 2**31)
-# Deadlines are kept in seconds: up to 2^50 ns (13 days) float64 tells neighbouring nanoseconds apart.
-TIMES = st.integers(0, 2**50)
+TIMES = st.integers(0, 2**60)
 TEXTS = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 RECORDS = st.builds(
     ArrivalRecord,

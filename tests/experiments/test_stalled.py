@@ -34,6 +34,16 @@ class HoldsAfterTheFirstToken(FCFS):
 
     def decode_horizon(self, running, waiting, now):
         return 1
+
+
+class FailsLater(FCFS):
+    """Breaks when the first request has three tokens."""
+
+    def key(self, view, now):
+        return (1 // (3 - view.num_output_tokens),)
+
+    def decode_horizon(self, running, waiting, now):
+        return 1
 '''
 
 
@@ -78,3 +88,14 @@ def test_requests_that_are_held_in_mid_decode_keep_their_blocks_and_make_others_
 def test_a_long_list_of_stalled_requests_is_cut(make_options: Callable[..., ReplayOptions]) -> None:
     with pytest.raises(IncompleteRunError, match="and 40 more"):
         replay(make_options(100, policy="holders:HoldsOdd"))
+
+
+def test_a_policy_that_raises_keeps_its_traceback_and_leaves_a_log_that_says_so(
+    make_options: Callable[..., ReplayOptions], tmp_path: Path
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        replay(make_options(6, policy="holders:FailsLater"))
+    run = read_run(tmp_path / "run")
+    assert run.status == "interrupted" and "ZeroDivisionError" in run.manifest["error"]
+    assert len(run.steps) > 0
+    assert len(run.requests) == 6

@@ -106,7 +106,9 @@ WORKLOAD: Final = pa.schema(
         ("tenant", _S),
         ("session", _S),
         ("ttft_deadline", _F),
+        ("ttft_deadline_ns", _I),
         ("e2e_deadline", _F),
+        ("e2e_deadline_ns", _I),
         ("prefix_ids", pa.list_(_I)),
         ("warmup", pa.bool_()),
     ]

@@ -87,7 +87,9 @@ def write_workload(path: Path, records: Sequence[ArrivalRecord]) -> None:
         "tenant": [r.tenant for r in records],
         "session": [r.session for r in records],
         "ttft_deadline": [seconds(r.ttft_deadline_ns) for r in records],
+        "ttft_deadline_ns": [r.ttft_deadline_ns for r in records],
         "e2e_deadline": [seconds(r.e2e_deadline_ns) for r in records],
+        "e2e_deadline_ns": [r.e2e_deadline_ns for r in records],
         "prefix_ids": [r.prefix_ids for r in records],
         "warmup": [r.warmup for r in records],
     }
@@ -120,14 +122,10 @@ def read_workload(path: Path) -> list[ArrivalRecord]:
             priority=row["priority"],
             tenant=row["tenant"],
             session=row["session"],
-            ttft_deadline_ns=_nanoseconds(row["ttft_deadline"]),
-            e2e_deadline_ns=_nanoseconds(row["e2e_deadline"]),
+            ttft_deadline_ns=row["ttft_deadline_ns"],
+            e2e_deadline_ns=row["e2e_deadline_ns"],
             prefix_ids=None if row["prefix_ids"] is None else tuple(row["prefix_ids"]),
             warmup=row["warmup"],
         )
         for row in rows
     ]
-
-
-def _nanoseconds(value: float | None) -> int | None:
-    return None if value is None else round(value * NS)
