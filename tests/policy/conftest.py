@@ -139,7 +139,7 @@ class World(NamedTuple):
             "block_size": rng.choice([1, 2, 4]),
             "num_gpu_blocks": rng.randint(4, 16),
             "max_num_seqs": rng.randint(1, 6),
-            "max_num_batched_tokens": rng.randint(1, 40),
+            "max_num_batched_tokens": rng.randint(1, rng.choice([6, 40])),
             "long_prefill_token_threshold": rng.choice([0, 0, 1, 3, 8]),
             "enable_chunked_prefill": rng.random() < 0.8,
             "enable_prefix_caching": rng.random() < 0.5,
@@ -194,7 +194,7 @@ def _draw_arrival(rng: Random, name: str, config: dict[str, Any]) -> Arrival:
         "max_tokens": output + rng.choice([0, 0, 4]),
         "priority": rng.randint(0, 3),
         "tenant": rng.choice([None, "x", "y"]),
-        "predicted_output_tokens": rng.choice([None, 1, 5, 12]),
+        "predicted_output_tokens": rng.choice([None, 1, 2, 3, 4, 5, 12]),
         # Chained: the hash of a block is all the content up to its end.
         "block_hashes": [content[: i + 1] for i in range(len(content))]
         if config["enable_prefix_caching"]
