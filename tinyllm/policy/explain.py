@@ -19,8 +19,8 @@ def waits_for(scheduler: Scheduler, request: Request, now: int) -> str:
     if len(scheduler.running) >= scheduler.config.max_num_seqs:
         return f"waits for one of {scheduler.config.max_num_seqs} seats"
     cached = scheduler.kv.find_cached_blocks(request)
-    slots = slots_at_admission(
-        scheduler.config, request, len(cached), scheduler.config.max_num_batched_tokens
-    )
+    slots = slots_at_admission(scheduler.config, request, len(cached), scheduler.chunk_limit)
     needed = scheduler.kv.num_blocks_to_admit(cached, slots)
-    return f"waits for {needed} KV blocks, {scheduler.kv.pool.num_free} are free"
+    kept_free = scheduler.kv.watermark_blocks if scheduler.running else 0
+    usable = max(0, scheduler.kv.pool.num_free - kept_free)
+    return f"waits for {needed} KV blocks, {usable} can be had"

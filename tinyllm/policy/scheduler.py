@@ -53,9 +53,9 @@ class Scheduler:
         self._num_added = 0
         self._num_admissions = 0
         self._num_preemptions = 0
-        self._chunk_limit = config.max_num_batched_tokens
+        self.chunk_limit = config.max_num_batched_tokens
         if config.enable_chunked_prefill and config.long_prefill_token_threshold:
-            self._chunk_limit = min(self._chunk_limit, config.long_prefill_token_threshold)
+            self.chunk_limit = min(self.chunk_limit, config.long_prefill_token_threshold)
         # A call for every token of a policy that does not listen is a tenth of a step.
         self._reports_tokens = type(policy).on_tokens is not SchedulingPolicy.on_tokens
 
@@ -88,8 +88,10 @@ class Scheduler:
         """
         reason = self.refusal(request)
         if reason is not None:
-            request.state = RequestState.FINISHED
-            request.finish_reason = FinishReason.REJECTED
+            # The very object that is being served may be handed in twice: it must not notice.
+            if self._requests.get(request.request_id) is not request:
+                request.state = RequestState.FINISHED
+                request.finish_reason = FinishReason.REJECTED
             return reason
         request.index = self._num_added
         self._num_added += 1
@@ -195,8 +197,9 @@ class Scheduler:
     def _preempt_for_waiting(self, batch: ScheduledBatch, now: int) -> None:
         """Let the best waiting request displace running ones with strictly larger keys, the largest first.
 
-        It displaces as few as give it a seat and its blocks, and none where even all of them would not:
-        a victim taken in vain would lose its work and help nobody.
+        It displaces as few as give it a seat and its blocks, and none where even all of them would not: such
+        a victim would lose its work and help nobody. Whether the step's budget then reaches as far as the
+        waiting request is for moves 2 and 3 to find.
         """
         best = self.waiting.best(now)
         if best is None or not self.running:
@@ -205,7 +208,7 @@ class Scheduler:
         if best_key is None:
             return
         cached = self.kv.find_cached_blocks(best)
-        num_slots = slots_at_admission(self.config, best, len(cached), self._chunk_limit)
+        num_slots = slots_at_admission(self.config, best, len(cached), self.chunk_limit)
         protected = set(cached)
         lost: Counter[int] = Counter()
         freed = 0
@@ -239,7 +242,7 @@ class Scheduler:
             num_computed = request.num_computed_tokens
             num_new = request.num_tokens - num_computed
             if num_new > 1:
-                num_new = min(num_new, self._chunk_limit, budget)
+                num_new = min(num_new, self.chunk_limit, budget)
             slots = num_computed + num_new
             if slots > request.num_slots and not self._grow(request, slots, batch, now):
                 break
@@ -286,7 +289,7 @@ class Scheduler:
         cached = self.kv.find_cached_blocks(request)
         num_cached = len(cached) * self.config.block_size
         num_left = request.num_tokens - num_cached
-        num_new = min(num_left, self._chunk_limit, budget)
+        num_new = min(num_left, self.chunk_limit, budget)
         if num_new < num_left and not self.config.enable_chunked_prefill:
             return 0
         num_slots = slots_at_admission(self.config, request, len(cached), num_new)
