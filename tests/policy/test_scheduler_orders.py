@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tinyllm.policy import Request, SchedulingPolicy
+from tinyllm.policy import Request, SchedulingPolicy, make_policy
 
 
 def test_two_long_prompts_split_by_the_threshold_and_leave_the_budget_to_decodes(engine) -> None:
@@ -204,3 +204,11 @@ def test_a_step_without_budget_for_all_serves_the_first_by_key_and_the_others_ne
         world.add(name, 1, output=3)
     rows = [[name for name, _ in world.step().rows] for _ in range(5)]
     assert rows == [["a", "b"], ["a", "b"], ["a", "b"], ["c"], ["c"]]
+
+
+def test_a_newcomer_whose_key_is_not_the_largest_finds_its_place_in_the_next_step(engine) -> None:
+    world = engine(make_policy("priority", {"preemptive": False}))
+    for name, priority in (("a", 1), ("b", 3), ("c", 0), ("d", 2)):
+        world.add(name, 4, output=9, priority=priority)
+        world.step()
+    assert [name for name, _ in world.step().rows] == ["c", "a", "d", "b"]

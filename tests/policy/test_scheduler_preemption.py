@@ -217,7 +217,7 @@ def test_a_held_running_request_keeps_its_blocks_and_gets_no_tokens(engine) -> N
 def test_a_held_request_is_asked_again_in_every_step_whatever_horizon_the_policy_names(engine) -> None:
     class Farsighted(Holding):
         def decode_horizon(self, running, waiting, now) -> int:
-            return FOREVER
+            return FOREVER if self.held else 1
 
     policy = Farsighted()
     world = engine(policy)

@@ -8,7 +8,7 @@ from itertools import islice
 
 from tinyllm.errors import InputError
 from tinyllm.policy.admission import refusal, slots_at_admission
-from tinyllm.policy.base import Key, SchedulingPolicy
+from tinyllm.policy.base import FOREVER, Key, SchedulingPolicy
 from tinyllm.policy.batch import ONE_TOKEN, Outcome, ScheduledBatch
 from tinyllm.policy.config import SchedulerConfig
 from tinyllm.policy.kv_manager import KVBlockManager
@@ -50,6 +50,7 @@ class Scheduler:
         self._requests: dict[str, Request] = {}
         self._num_held = 0
         self._steps_in_order = 0
+        self._order_is_fixed = False
         self._num_added = 0
         self._num_admissions = 0
         self._num_preemptions = 0
@@ -193,6 +194,16 @@ class Scheduler:
         # Whether a request stays held is not a matter of order: it is asked again in every step.
         horizon = 1 if held else self.policy.decode_horizon(ordered, len(self.waiting), now)
         self._steps_in_order = horizon - 1
+        self._order_is_fixed = horizon >= FOREVER
+
+    def _comes_last(self, request: Request, now: int) -> bool:
+        """Whether a request that starts to run belongs behind all others, which are in order."""
+        key = self.policy.key(request, now)
+        if key is None or not self.running:
+            return key is not None
+        last = self.running[-1]
+        last_key = self.policy.key(last, now)
+        return last_key is not None and full_key(last_key, last) < full_key(key, request)
 
     def _preempt_for_waiting(self, batch: ScheduledBatch, now: int) -> None:
         """Let the best waiting request displace running ones with strictly larger keys, the largest first.
@@ -265,7 +276,7 @@ class Scheduler:
         if budget == 0 or len(self.running) >= self.config.max_num_seqs:
             return
         for request in self._candidates(now):
-            num_new = self._admit(request, budget)
+            num_new = self._admit(request, budget, now)
             if num_new == 0:
                 if not self.policy.overtake:
                     return
@@ -284,7 +295,7 @@ class Scheduler:
             while (best := self.waiting.best(now)) is not None:
                 yield best
 
-    def _admit(self, request: Request, budget: int) -> int:
+    def _admit(self, request: Request, budget: int, now: int) -> int:
         """Make a waiting request run, if it fits; return the tokens of its first chunk, 0 if it has to wait."""
         cached = self.kv.find_cached_blocks(request)
         num_cached = len(cached) * self.config.block_size
@@ -300,9 +311,10 @@ class Scheduler:
         request.num_computed_tokens = request.num_cached_tokens = num_cached
         request.admitted_index = self._num_admissions
         self._num_admissions += 1
-        # Behind the held ones for the rest of this step: the next one sorts.
+        # The next step sorts, unless the keys of running requests never move and this one's is the largest.
+        if not (self._order_is_fixed and self._comes_last(request, now)):
+            self._steps_in_order = 0
         self.running.append(request)
-        self._steps_in_order = 0
         return num_new
 
     def _add_prefill(self, batch: ScheduledBatch, request: Request, num_new: int, now: int) -> None:
