@@ -80,10 +80,11 @@ def _print_agreement(agreement: Agreement, backend: str) -> None:
             f"{difference.margin:.2g}: {'counts' if difference.counts else 'a tie up to rounding'}"
         )
     num_prompts = len(agreement.prompt_lengths)
+    num_ties = sum(not difference.counts for difference in agreement.differences)
     summary = (
         f"{agreement.num_agreeing}/{num_prompts} prompts agree with {backend} "
         f"({min(agreement.prompt_lengths):,} to {max(agreement.prompt_lengths):,} prompt tokens, "
-        f"{agreement.num_tokens:,} output tokens, {len(agreement.differences)} ties)"
+        f"{agreement.num_tokens:,} output tokens, {num_ties} ties)"
     )
     if agreement.num_agreeing < num_prompts:
         raise IncompleteRunError(summary)
