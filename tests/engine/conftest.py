@@ -256,7 +256,8 @@ class Engine:
         prefills = [row for row in rows if not row[4]]
         owned = {block for request in self.scheduler.running for block in request.block_ids}
         order = self.scheduler.kv.pool.free_order()
-        cached = sum(block in self.scheduler.kv.pool._hash_of for block in order)
+        hashes = getattr(self.scheduler.kv.pool, "_hash_of", ())
+        cached = sum(block in hashes for block in order)
         return {
             "step": step,
             "num_steps": 1,

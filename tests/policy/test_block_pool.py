@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tinyllm.policy import BlockPool
+from tinyllm.policy import BlockPool, PrefixCachingBlockPool
 
 HASHES = ("a", "b", "c", "d")
 
@@ -18,10 +18,11 @@ class PoolMachine(RuleBasedStateMachine):
     """Owners hold lists of blocks. The model: a list of free ids, next one first, and a list of (block, hash)."""
 
     caching = True
+    make_pool: type[BlockPool] = PrefixCachingBlockPool
 
     @initialize(num_blocks=st.integers(1, 10))
     def start(self, num_blocks: int) -> None:
-        self.pool = BlockPool(num_blocks, enable_prefix_caching=self.caching)
+        self.pool = self.make_pool(num_blocks)
         self.num_blocks = num_blocks
         self.free = list(range(num_blocks))
         self.registered: list[tuple[int, str]] = []
@@ -46,7 +47,7 @@ class PoolMachine(RuleBasedStateMachine):
         if got:
             self.owners.append(got)
 
-    @precondition(lambda self: self.owners)
+    @precondition(lambda self: self.owners and self.caching)
     @rule(data=st.data(), block_hash=st.sampled_from(HASHES))
     def register(self, data: st.DataObject, block_hash: str) -> None:
         known = {block for block, _ in self.registered}
@@ -56,12 +57,14 @@ class PoolMachine(RuleBasedStateMachine):
             self.pool.register(block, block_hash)
             self.registered.append((block, block_hash))
 
+    @precondition(lambda self: self.caching)
     @rule(block_hash=st.sampled_from(HASHES))
     def hit(self, block_hash: str) -> None:
-        block = self.pool.lookup(block_hash)
-        if block is None:
+        hits = self.pool.lookup_prefix([block_hash])
+        if not hits:
             return
-        self.pool.touch([block])
+        [block] = hits
+        self.pool.touch(hits)
         if block in self.free:
             self.free.remove(block)
         self.owners.append([block])
@@ -85,7 +88,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert pool.num_cached == sum(1 for block, _ in self.registered if block in free)
         for block_hash in HASHES:
             holders = [block for block, h in self.registered if h == block_hash]
-            assert pool.lookup(block_hash) == (holders[0] if holders else None)
+            assert pool.lookup_prefix([block_hash]) == holders[:1]
         assert pool.check_integrity(self.owners) == []
 
     def teardown(self) -> None:
@@ -99,7 +102,10 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 class UncachedPoolMachine(PoolMachine):
+    """Nothing is shared: hashes are not kept, so nothing is ever hit."""
+
     caching = False
+    make_pool = BlockPool
 
 
 TestPoolWithPrefixCache = PoolMachine.TestCase
@@ -109,7 +115,7 @@ TestPoolWithoutPrefixCache.settings = settings(max_examples=40, stateful_step_co
 
 
 def test_with_a_prefix_cache_never_used_blocks_go_first_and_then_the_longest_free() -> None:
-    pool = BlockPool(6, enable_prefix_caching=True)
+    pool = PrefixCachingBlockPool(6)
     first, second = pool.get(2), pool.get(2)
     pool.free(reversed(second))
     pool.free(reversed(first))
@@ -127,7 +133,7 @@ def test_without_a_prefix_cache_the_block_freed_last_goes_first_and_never_used_o
 
 
 def test_a_failed_get_changes_no_count_no_order_and_no_hash() -> None:
-    pool = BlockPool(4, enable_prefix_caching=True)
+    pool = PrefixCachingBlockPool(4)
     blocks = pool.get(3)
     for block, block_hash in zip(blocks, "abc", strict=True):
         pool.register(block, block_hash)
@@ -140,7 +146,7 @@ def test_a_failed_get_changes_no_count_no_order_and_no_hash() -> None:
 
 
 def test_a_hit_without_an_owner_leaves_the_free_list_from_its_middle() -> None:
-    pool = BlockPool(3, enable_prefix_caching=True)
+    pool = PrefixCachingBlockPool(3)
     blocks = pool.get(3)
     pool.register(blocks[1], "b")
     pool.free(blocks)
@@ -150,7 +156,7 @@ def test_a_hit_without_an_owner_leaves_the_free_list_from_its_middle() -> None:
 
 
 def test_a_block_loses_its_hash_at_the_moment_it_is_handed_out_again_and_not_before() -> None:
-    pool = BlockPool(1, enable_prefix_caching=True)
+    pool = PrefixCachingBlockPool(1)
     [block] = pool.get(1)
     pool.register(block, "a")
     pool.free([block])
@@ -160,7 +166,7 @@ def test_a_block_loses_its_hash_at_the_moment_it_is_handed_out_again_and_not_bef
 
 
 def test_of_two_blocks_with_equal_content_the_older_is_hit_and_the_other_survives_its_eviction() -> None:
-    pool = BlockPool(2, enable_prefix_caching=True)
+    pool = PrefixCachingBlockPool(2)
     older, newer = pool.get(2)
     pool.register(older, "a")
     pool.register(newer, "a")
@@ -173,7 +179,7 @@ def test_of_two_blocks_with_equal_content_the_older_is_hit_and_the_other_survive
 
 
 def test_a_prefix_freed_from_its_end_is_evicted_from_its_end() -> None:
-    pool = BlockPool(3, enable_prefix_caching=True)
+    pool = PrefixCachingBlockPool(3)
     prefix = pool.get(3)
     for block, block_hash in zip(prefix, "abc", strict=True):
         pool.register(block, block_hash)
@@ -198,16 +204,34 @@ def test_a_million_blocks_cost_nothing_until_they_are_used() -> None:
         (lambda pool: pool.free([0]), "reference counts differ"),
         (lambda pool: pool._free.pop(1), "not the list of blocks without an owner"),
         (lambda pool: pool._hash_of.pop(1), "directions of the hash index disagree"),
-        (lambda pool: setattr(pool, "_num_cached_free", 5), "the counter says 5"),
+        (lambda pool: setattr(pool, "num_cached", 5), "the counter says 5"),
     ],
 )
 def test_the_integrity_check_finds_every_kind_of_damage(
     damage: Callable[[BlockPool], object], complaint: str
 ) -> None:
-    pool = BlockPool(3, enable_prefix_caching=True)
+    pool = PrefixCachingBlockPool(3)
     blocks = pool.get(2)
     pool.register(blocks[1], "a")
     pool.free(blocks[1:])
     assert pool.check_integrity([[0]]) == []
+    damage(pool)
+    assert any(complaint in fault for fault in pool.check_integrity([[0]]))
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (lambda pool: pool.free([0]), "not the list of blocks without an owner"),
+        (lambda pool: pool._stack.pop(), "not the list of blocks without an owner"),
+    ],
+)
+def test_the_integrity_check_of_an_unshared_pool_finds_damage(
+    damage: Callable[[BlockPool], object], complaint: str
+) -> None:
+    pool = BlockPool(3)
+    pool.free(pool.get(2)[1:])
+    assert pool.check_integrity([[0]]) == []
+    assert "two owners" in pool.check_integrity([[0], [0]])[0]
     damage(pool)
     assert any(complaint in fault for fault in pool.check_integrity([[0]]))

@@ -7,6 +7,7 @@ from tinyllm.policy.config import SchedulerConfig
 from tinyllm.policy.integrity import IntegrityError, check_integrity
 from tinyllm.policy.kv_manager import KVBlockManager
 from tinyllm.policy.predictor import Predictor, make_predictor
+from tinyllm.policy.prefix_pool import PrefixCachingBlockPool
 from tinyllm.policy.registry import POLICIES, make_policy
 from tinyllm.policy.request import BlockHash, FinishReason, Request, RequestState
 from tinyllm.policy.scheduler import Scheduler
@@ -23,6 +24,7 @@ __all__ = [
     "Key",
     "Outcome",
     "Predictor",
+    "PrefixCachingBlockPool",
     "Request",
     "RequestState",
     "ScheduledBatch",

@@ -1,178 +1,93 @@
-"""The pool of KV blocks: reference counts, the free list in eviction order, and the prefix cache's index."""
+"""The pool of KV blocks where nothing is shared: a stack of free ids."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from tinyllm.policy.request import BlockHash
 
 
 class BlockPool:
-    """Fixed-size blocks with ids 0 … num_blocks − 1. Every operation on one block is O(1).
+    """Fixed-size blocks with ids 0 … num_blocks − 1, each free or owned by one request.
 
-    A block is *referenced* (count ≥ 1) or *free*. With a prefix cache, free blocks are handed out in
-    eviction order::
-
-        never used, by id  │  used before, longest free first
-        ───────────────────┼─────────────────────────────────
-        _num_touched …     │  _free (an ordered dict)
-
-    A free block keeps its hash until it is handed out again, and can be taken back by that hash (`touch`)
-    until then. Without a prefix cache a free block holds nothing of worth: the one freed last goes first, and
-    never-used blocks, which cost no memory in a pool of a million, come at the very end.
+    A free block holds nothing of worth, so the one freed last goes first; never-used blocks come at the very
+    end and cost a counter, not an object, in a pool of a million. `PrefixCachingBlockPool` shares blocks.
     """
 
-    def __init__(self, num_blocks: int, *, enable_prefix_caching: bool = False) -> None:
+    num_cached = 0
+    """Blocks without an owner whose content can still be hit."""
+
+    def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        self._lru = enable_prefix_caching
         self._num_touched = 0
-        self._ref_counts: list[int] = []
-        self._free: OrderedDict[int, None] = OrderedDict()
-        self._hash_of: dict[int, BlockHash] = {}
-        # Equal content can be computed twice at the same time: then a list, oldest first.
-        self._blocks_of: dict[BlockHash, int | list[int]] = {}
-        self._num_cached_free = 0
+        self._stack: list[int] = []
 
     @property
     def num_free(self) -> int:
-        """Blocks without an owner, those with a cached hash included."""
-        return self.num_blocks - self._num_touched + len(self._free)
+        """Blocks without an owner."""
+        return self.num_blocks - self._num_touched + len(self._stack)
 
     @property
     def num_used(self) -> int:
         """Blocks with an owner."""
-        return self._num_touched - len(self._free)
-
-    @property
-    def num_cached(self) -> int:
-        """Blocks without an owner whose content can still be hit."""
-        return self._num_cached_free
-
-    def count_free(self, block_ids: Sequence[int]) -> int:
-        """How many of these blocks, all used before, have no owner now."""
-        return [self._ref_counts[block_id] for block_id in block_ids].count(0)
+        return self._num_touched - len(self._stack)
 
     def num_owners(self, block_id: int) -> int:
-        """Owners of a block that was used before: freeing it this often makes it free."""
-        return self._ref_counts[block_id]
+        """Owners of an owned block: freeing it this often makes it free."""
+        return 1
+
+    def count_free(self, block_ids: Sequence[int]) -> int:
+        """How many of these blocks, found by `lookup_prefix`, have no owner."""
+        return 0
+
+    def lookup_prefix(self, block_hashes: Iterable[BlockHash]) -> list[int]:
+        """Blocks with these contents, up to the first that is not cached: none where nothing is shared."""
+        return []
+
+    def touch(self, block_ids: Iterable[int]) -> None:
+        """Add an owner to blocks found by `lookup_prefix`."""
+
+    def register(self, block_id: int, block_hash: BlockHash) -> None:
+        """Make a block findable by the hash of its content, where blocks are shared."""
 
     def get(self, num_blocks: int) -> list[int]:
-        """Take `num_blocks` free blocks, count 1 each, in eviction order. What they cached is forgotten.
+        """Take `num_blocks` free blocks, the next ones of `free_order`.
 
         Raises:
             ValueError: fewer are free; the pool is unchanged. Callers look at `num_free` first.
         """
+        self._check_free(num_blocks)
+        kept = max(0, len(self._stack) - num_blocks)
+        blocks = self._stack[kept:]
+        blocks.reverse()
+        del self._stack[kept:]
+        if len(blocks) < num_blocks:
+            blocks += self._get_untouched(num_blocks - len(blocks))
+        return blocks
+
+    def free(self, block_ids: Iterable[int]) -> None:
+        """Give blocks back."""
+        self._stack.extend(block_ids)
+
+    def free_order(self) -> list[int]:
+        """The ids of the free blocks, next one first, for tests and debugging. O(num_blocks)."""
+        return [*reversed(self._stack), *range(self._num_touched, self.num_blocks)]
+
+    def check_integrity(self, owned: Sequence[Sequence[int]]) -> list[str]:
+        """Recount everything from scratch against the blocks that requests own; return what is wrong."""
+        taken = sorted(block_id for block_ids in owned for block_id in block_ids)
+        faults = []
+        if len(set(taken)) != len(taken):
+            faults.append("a block has two owners")
+        if sorted([*taken, *self._stack]) != list(range(self._num_touched)):
+            faults.append("the free list is not the list of blocks without an owner")
+        return faults
+
+    def _check_free(self, num_blocks: int) -> None:
         if num_blocks > self.num_free:
             raise ValueError(f"{num_blocks} blocks asked for, {self.num_free} free")
-        untouched = self.num_blocks - self._num_touched
-        if self._lru:
-            fresh = min(num_blocks, untouched)
-            blocks = self._get_untouched(fresh)
-            return blocks + self._get_used(num_blocks - fresh)
-        reused = min(num_blocks, len(self._free))
-        blocks = self._get_used(reused)
-        return blocks + self._get_untouched(num_blocks - reused) if reused < num_blocks else blocks
 
     def _get_untouched(self, num_blocks: int) -> list[int]:
         first = self._num_touched
         self._num_touched += num_blocks
-        self._ref_counts.extend([1] * num_blocks)
         return list(range(first, first + num_blocks))
-
-    def _get_used(self, num_blocks: int) -> list[int]:
-        blocks = []
-        for _ in range(num_blocks):
-            block_id, _ = self._free.popitem(last=not self._lru)
-            self._ref_counts[block_id] = 1
-            if block_id in self._hash_of:
-                self._forget(block_id)
-            blocks.append(block_id)
-        return blocks
-
-    def touch(self, block_ids: Iterable[int]) -> None:
-        """Add an owner to blocks found by `lookup`; those that had none leave the free list."""
-        for block_id in block_ids:
-            if self._ref_counts[block_id] == 0:
-                del self._free[block_id]
-                self._num_cached_free -= block_id in self._hash_of
-            self._ref_counts[block_id] += 1
-
-    def free(self, block_ids: Iterable[int]) -> None:
-        """Take one owner from each block; the ones left with none join the end of the free list in this order.
-
-        Give the last block of a sequence first: a prefix is then evicted from its end.
-        """
-        ref_counts, free, hash_of = self._ref_counts, self._free, self._hash_of
-        for block_id in block_ids:
-            count = ref_counts[block_id] - 1
-            ref_counts[block_id] = count
-            if count == 0:
-                free[block_id] = None
-                if block_id in hash_of:
-                    self._num_cached_free += 1
-
-    def register(self, block_id: int, block_hash: BlockHash) -> None:
-        """Make a referenced block, whose KV is computed, findable by the hash of its content."""
-        self._hash_of[block_id] = block_hash
-        known = self._blocks_of.get(block_hash)
-        if known is None:
-            self._blocks_of[block_hash] = block_id
-        elif isinstance(known, list):
-            known.append(block_id)
-        else:
-            self._blocks_of[block_hash] = [known, block_id]
-
-    def lookup(self, block_hash: BlockHash) -> int | None:
-        """A block with this content (the oldest of several), or None."""
-        known = self._blocks_of.get(block_hash)
-        return known[0] if isinstance(known, list) else known
-
-    def lookup_prefix(self, block_hashes: Iterable[BlockHash]) -> list[int]:
-        """Blocks with these contents, as `lookup` finds them, up to the first that is not cached."""
-        blocks: list[int] = []
-        # A waiting request of a long prompt is looked up in every step: `map` keeps the loop out of Python.
-        for known in map(self._blocks_of.get, block_hashes):
-            if known is None:
-                break
-            blocks.append(known[0] if isinstance(known, list) else known)
-        return blocks
-
-    def _forget(self, block_id: int) -> None:
-        block_hash = self._hash_of.pop(block_id)
-        self._num_cached_free -= 1
-        known = self._blocks_of[block_hash]
-        if isinstance(known, list) and len(known) > 1:
-            known.remove(block_id)
-        else:
-            del self._blocks_of[block_hash]
-
-    def free_order(self) -> list[int]:
-        """The ids of the free blocks, next one first, for tests and debugging. O(num_blocks)."""
-        untouched = list(range(self._num_touched, self.num_blocks))
-        return untouched + list(self._free) if self._lru else [*reversed(self._free), *untouched]
-
-    def check_integrity(self, owned: Sequence[Sequence[int]]) -> list[str]:
-        """Recount everything from scratch against the blocks that requests own; return what is wrong."""
-        faults: list[str] = []
-        counts = [0] * self._num_touched
-        for block_ids in owned:
-            for block_id in block_ids:
-                counts[block_id] += 1
-        if counts != self._ref_counts:
-            wrong = [i for i, count in enumerate(counts) if count != self._ref_counts[i]]
-            faults.append(f"reference counts differ from the owners' for blocks {wrong[:5]}")
-        unowned = sorted(i for i, count in enumerate(counts) if count == 0)
-        if unowned != sorted(self._free):
-            faults.append("the free list is not the list of blocks without an owner")
-        cached = sum(1 for block_id in self._free if block_id in self._hash_of)
-        if cached != self._num_cached_free:
-            faults.append(f"{cached} free blocks have a hash, the counter says {self._num_cached_free}")
-        listed = {
-            block_id: block_hash
-            for block_hash, known in self._blocks_of.items()
-            for block_id in (known if isinstance(known, list) else [known])
-        }
-        if listed != self._hash_of:
-            faults.append("the two directions of the hash index disagree")
-        return faults

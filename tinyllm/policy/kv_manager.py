@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tinyllm.policy.block_pool import BlockPool
+from tinyllm.policy.prefix_pool import PrefixCachingBlockPool
 from tinyllm.policy.request import Request
 
 
@@ -21,9 +22,8 @@ class KVBlockManager:
     def __init__(
         self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool = False, watermark: float = 0.0
     ) -> None:
-        self.pool = BlockPool(num_blocks, enable_prefix_caching=enable_prefix_caching)
+        self.pool = PrefixCachingBlockPool(num_blocks) if enable_prefix_caching else BlockPool(num_blocks)
         self.block_size = block_size
-        self.enable_prefix_caching = enable_prefix_caching
         self.watermark_blocks = int(watermark * num_blocks)
 
     def num_blocks_for(self, num_tokens: int) -> int:
@@ -36,8 +36,6 @@ class KVBlockManager:
         At least one token of a request is always computed, since only a computed token has logits to
         sample from: the hits end before the block of the last token.
         """
-        if not self.enable_prefix_caching:
-            return []
         return self.pool.lookup_prefix(request.block_hashes[: (request.num_tokens - 1) // self.block_size])
 
     def num_blocks_to_admit(self, cached_blocks: list[int], num_slots: int) -> int:

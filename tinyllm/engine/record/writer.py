@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-
+from tinyllm.engine.record.buffers import ObjectRows, PackedRows, Row, RowBuffer
 from tinyllm.engine.record.schema import TABLES
 from tinyllm.engine.record.workload import write_table
 
 FLUSH_ROWS = 65_536
-
-Row = Sequence[Any]
 
 
 class TableWriter:
     """Buffers rows of one table, and writes them as `<table>/part-00000.parquet`, `part-00001` and so on."""
 
     def __init__(self, directory: Path, table: str) -> None:
-        self._schema = TABLES[table]
         self._directory = directory / table
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._rows: list[Row] = []
+        buffer = PackedRows if table == "steps" else ObjectRows
+        self._rows: RowBuffer = buffer(TABLES[table])
         self._num_parts = 0
         self.append: Callable[[Row], None] = self._rows.append
         """Add a row: its values in the order of the schema's columns."""
@@ -33,17 +29,12 @@ class TableWriter:
         return len(self._rows)
 
     def flush(self) -> None:
-        """Write the buffered rows as the next part; nothing if there are none."""
-        if not self._rows and self._num_parts:
+        """Write the buffered rows as the next part; nothing if there are none and an earlier part is there."""
+        if not len(self._rows) and self._num_parts:
             return
-        columns = zip(*self._rows, strict=True) if self._rows else ([] for _ in self._schema)
-        arrays = [
-            pa.array(column, type=field.type) for column, field in zip(columns, self._schema, strict=True)
-        ]
         part = self._directory / f"part-{self._num_parts:05d}.parquet"
-        write_table(part, pa.Table.from_arrays(arrays, schema=self._schema))
+        write_table(part, self._rows.take())
         self._num_parts += 1
-        self._rows.clear()
 
 
 class LogWriter:
