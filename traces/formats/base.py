@@ -44,6 +44,10 @@ def _no_prefix_ids(source: Source) -> int | None:
     return None
 
 
+def _any_head(head: Head) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class Format:
     """A trace format. To add one: a file with a `Format` and a line in `traces/formats/__init__.py`.
@@ -56,6 +60,7 @@ class Format:
         containers: `csv`, `jsonl`, `parquet`: those in which the format comes.
         prefix_block_size: tokens that one prefix id of the file stands for.
         detectable: whether the header alone says that a file is of this format.
+        telltale: what detection asks besides the columns, where another format has the same.
     """
 
     name: str
@@ -65,11 +70,12 @@ class Format:
     containers: tuple[str, ...] = ("csv",)
     prefix_block_size: Callable[[Source], int | None] = _no_prefix_ids
     detectable: bool = True
+    telltale: Callable[[Head], bool] = _any_head
 
     def sniff(self, head: Head) -> bool:
         """Whether a file that begins so is of this format."""
         named = set(self.required) <= set(head.columns)
-        return self.detectable and head.container in self.containers and named
+        return self.detectable and head.container in self.containers and named and self.telltale(head)
 
     def check(self, source: Source) -> None:
         """Raise `InputError` when a file that is said to be of this format cannot be."""

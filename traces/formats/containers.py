@@ -58,11 +58,12 @@ class Record(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What the start of a file says: its container, its column names, Parquet's key-value metadata."""
+    """What the start of a file says: container, column names, Parquet's key-value metadata, the first JSON line."""
 
     container: str
     columns: tuple[str, ...]
     metadata: Mapping[bytes, bytes]
+    first: Mapping[str, object] = {}
 
 
 def locate(path: Path, source_row: int, line: int | None) -> str:
@@ -83,14 +84,16 @@ def read_head(path: Path) -> Head:
     if first is None:
         raise InputError(f"{path}: is empty; give a trace with a header and at least one row")
     container = "jsonl" if first.lstrip().startswith("{") else "csv"
+    cells: Mapping[str, object] = {}
     if container == "jsonl":
-        columns = tuple(next(_jsonl_records(path)).cells)
+        cells = next(_jsonl_records(path)).cells
+        columns = tuple(cells)
     else:
         columns = tuple(name.strip() for name in next(csv.reader([first])))
     repeated = {name for name in columns if columns.count(name) > 1}
     if repeated:
         raise InputError(f"{path}: the header names {sorted(repeated)[0]!r} twice; rename one")
-    return Head(container, columns, {})
+    return Head(container, columns, {}, cells)
 
 
 def read_records(path: Path, head: Head) -> Iterator[Record]:
