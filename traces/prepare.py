@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyllm.errors import InputError
-from traces import scaling, transforms
+from traces import clock, sampling, scaling, transforms
 from traces.formats.cells import CellError, parse_time
 from traces.load import open_trace
 from traces.order import Order
@@ -54,17 +54,28 @@ def prepare(
     rate: float | None = None,
     length_scale: float | None = None,
     block_size: int = 16,
+    thin: float | None = None,
+    superpose: str | None = None,
+    spread_ticks: float | None = None,
+    idle_cap: float | None = None,
+    seed: int = 0,
 ) -> Trace:
     """The trace as a replay submits it. The order of the steps is fixed:
 
     1. load (`format`, `columns`, `unit`, `prefix_block_size`, `order`);
     2. `window`, in the file's own trace time, re-based to its start;
-    3. `length_scale`, for a KV cache of `block_size`;
-    4. rows that cannot be served: `zero_output`, empty prompts, `max_context` with `over_context`;
-    5. `head`: the first N of the rows that are left;
-    6. re-base to the first row, unless the clock has a start of its own: a window's, or a generator's, now or
+    3. `thin` to a share of the sessions;
+    4. `spread_ticks`, a tick in seconds, while stamps are those of the file's clock;
+    5. `superpose`, as `copies:seconds`;
+    6. `length_scale`, for a KV cache of `block_size`;
+    7. rows that cannot be served: `zero_output`, empty prompts, `max_context` with `over_context`;
+    8. `head`: the first N of the rows that are left;
+    9. re-base to the first row, unless the clock has a start of its own: a window's, or a generator's, now or
        before the trace was exported;
-    7. `speedup` or `rate`.
+    10. `idle_cap`, in seconds of trace time: before any scaling of the clock;
+    11. `speedup` or `rate`.
+
+    `seed` is that of `thin` and `spread_ticks`.
 
     Raises:
         InputError: as `open_trace` and the transforms do; both `speedup` and `rate`; while rows are consumed,
@@ -81,6 +92,12 @@ def prepare(
         )
     if window is not None:
         opened = transforms.window(opened, *(parse_window(window) if isinstance(window, str) else window))
+    if thin is not None:
+        opened = sampling.thin(opened, thin, seed)
+    if spread_ticks is not None:
+        opened = clock.spread_ticks(opened, spread_ticks, seed)
+    if superpose is not None:
+        opened = sampling.superpose(opened, *sampling.parse_copies(superpose))
     if length_scale is not None:
         opened = scaling.length_scale(opened, length_scale, block_size)
     opened = transforms.zero_output(opened, zero_output)
@@ -88,12 +105,14 @@ def prepare(
         opened = transforms.cap_context(opened, max_context, over_context)
     if head is not None:
         opened = transforms.head(opened, head)
-    return not_empty(_set_clock(opened, speedup, rate))
+    return not_empty(_set_clock(opened, idle_cap, speedup, rate))
 
 
-def _set_clock(trace: Trace, speedup: float | None, rate: float | None) -> Trace:
+def _set_clock(trace: Trace, idle_cap: float | None, speedup: float | None, rate: float | None) -> Trace:
     if not _has_own_start(trace.provenance.transforms):
         trace = scaling.rebase(trace)
+    if idle_cap is not None:
+        trace = clock.idle_cap(trace, idle_cap)
     if speedup is not None:
         trace = scaling.speedup(trace, speedup)
     if rate is not None:
