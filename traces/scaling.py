@@ -17,6 +17,9 @@ from traces.formats.cells import INT64_MAX
 from traces.schema import Trace, TraceRow
 from traces.transforms import derive
 
+_ROUNDED = Fraction(1, 10**6)
+"""A scale such as 1/3 has no decimal: a block this close to a whole number of tokens is meant to be it."""
+
 
 def rebase(trace: Trace) -> Trace:
     """Shift the clock so that the first row arrives at 0."""
@@ -84,12 +87,15 @@ def length_scale(trace: Trace, scale: float, block_size: int) -> Trace:
     prefix_block_size = trace.prefix_block_size
     if prefix_block_size is not None:
         scaled = prefix_block_size * exact
-        if scaled.denominator != 1 or scaled.numerator % block_size:
+        if abs(scaled - round(scaled)) < _ROUNDED:
+            exact = Fraction(round(scaled), prefix_block_size)
+            scaled = prefix_block_size * exact
+        if not scaled or scaled.denominator != 1 or scaled.numerator % block_size:
             nearest = max(1, round(scaled / block_size)) * block_size
             raise InputError(
                 f"--length-scale {scale:g}: turns the trace's prefix blocks of {prefix_block_size} tokens into "
                 f"{float(scaled):g}, which is no multiple of --block-size {block_size}; the nearest scale that "
-                f"works is {nearest / prefix_block_size:g}"
+                f"works is {nearest / prefix_block_size:.12g}"
             )
         trace = replace(trace, prefix_block_size=scaled.numerator)
     entry = {"name": "length_scale", "scale": scale}
