@@ -43,6 +43,8 @@ class ReplayOptions:
     # the policy
     policy: str = "fcfs"
     policy_args: Mapping[str, Any] = field(default_factory=dict)
+    ttft_slo: float | None = None
+    e2e_slo: float | None = None
     # the engine
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None

@@ -41,7 +41,10 @@ def load_trace(options: ReplayOptions, max_model_len: int | None, block_size: in
 def build_workload(trace: Trace, options: ReplayOptions, max_model_len: int | None) -> list[ArrivalRecord]:
     """All arrival records, in order of arrival; ties in file order."""
     declared = declared_max_tokens(options.declared_max_tokens, max_model_len)
-    predict = make_predictor(options.predictor, options.seed)
+    rows = list(trace.rows)
+    predict = make_predictor(options.predictor, options.seed, [max(1, row.output_tokens) for row in rows])
+    ttft_slo = slo_ns("ttft-slo", options.ttft_slo)
+    e2e_slo = slo_ns("e2e-slo", options.e2e_slo)
     if options.warmup_requests < 0:
         raise InputError(f"--warmup-requests {options.warmup_requests}: give 0 or more")
     records = [
@@ -59,8 +62,10 @@ def build_workload(trace: Trace, options: ReplayOptions, max_model_len: int | No
             prefix_ids=row.prefix_ids,
             warmup=position < options.warmup_requests,
         )
-        for position, row in enumerate(trace.rows)
+        for position, row in enumerate(rows)
     ]
+            ttft_deadline_ns=None if ttft_slo is None else row.arrival_ns + ttft_slo,
+            e2e_deadline_ns=None if e2e_slo is None else row.arrival_ns + e2e_slo,
     if options.warmup_requests >= len(records):
         raise InputError(
             f"--warmup-requests {options.warmup_requests}: leaves none of the {len(records)} requests to measure"

@@ -27,6 +27,8 @@ WRONG_OPTIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "unknown predictor": (("--predictor", "oracle"), "choose none, perfect"),
     "predictor's parameter": (("--predictor", "lognormal:nan"), "lognormal:nan"),
     "predictor's noise beyond numbers": (("--predictor", "lognormal:1e308"), "lognormal"),
+    "predictor's second parameter": (("--predictor", "buckets:64:2"), "--predictor buckets:64:2"),
+    "SLO of nothing": (("--ttft-slo", "0"), "--ttft-slo 0: give seconds"),
     "declared zero": (("--declared-max-tokens", "0"), "--declared-max-tokens 0"),
     "declared beyond the log": (("--declared-max-tokens", "9" * 20), "--declared-max-tokens 99"),
     "declared context without one": (("--declared-max-tokens", "context"), "needs --max-model-len"),

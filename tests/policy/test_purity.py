@@ -26,6 +26,7 @@ PURE = {
     "math",
     "operator",
     "random",
+    "statistics",
     "sys",
     "types",
     "typing",

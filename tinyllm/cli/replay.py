@@ -39,9 +39,19 @@ def replay(
     predictor: Annotated[
         str,
         typer.Option(
-            help="Output lengths that policies see: none, perfect, lognormal:SIGMA.", rich_help_panel=_POLICY
+            help="Output lengths that policies see: none, perfect, lognormal:SIGMA, "
+            "buckets:WIDTH:ACCURACY, tau:KENDALL, biased:BIAS.",
+            rich_help_panel=_POLICY,
         ),
     ] = "none",
+    ttft_slo: Annotated[
+        float | None,
+        typer.Option(help="First token due so many s after the arrival (edf).", rich_help_panel=_POLICY),
+    ] = None,
+    e2e_slo: Annotated[
+        float | None,
+        typer.Option(help="Last token due so many s after the arrival (edf).", rich_help_panel=_POLICY),
+    ] = None,
     declared_max_tokens: Annotated[
         str,
         typer.Option(
