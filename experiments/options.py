@@ -31,6 +31,10 @@ class ReplayOptions:
     order: str = "error"
     window: str | None = None
     requests: int | None = None
+    thin: float | None = None
+    spread_ticks: float | None = None
+    superpose: str | None = None
+    idle_cap: float | None = None
     speedup: float | None = None
     rate: float | None = None
     length_scale: float | None = None

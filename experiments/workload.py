@@ -35,6 +35,11 @@ def load_trace(options: ReplayOptions, max_model_len: int | None, block_size: in
         rate=options.rate,
         length_scale=options.length_scale,
         block_size=block_size,
+        thin=options.thin,
+        spread_ticks=options.spread_ticks,
+        superpose=options.superpose,
+        idle_cap=options.idle_cap,
+        seed=options.seed,
     )
 
 

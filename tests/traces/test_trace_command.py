@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,26 @@ def test_convert_keeps_every_row(trace: Path, tmp_path: Path) -> None:
     assert list(open_trace(out).rows) == list(open_trace(trace).rows)
 
 
+def test_prepare_writes_what_a_replay_would_submit(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    options = [
+        "--superpose",
+        "2:4",
+        "--spread-ticks",
+        "1",
+        "--idle-cap",
+        "2",
+        "--seed",
+        "3",
+        "--speedup",
+        "2",
+    ]
+    assert "4 of 6 rows (dropped: zero_output 2)" in _run("prepare", trace, *options, "--out", out)
+    rows = list(open_trace(out).rows)
+    assert [row.session for row in rows] == ["a", "a#1", "b", "b#1"]
+    assert max(after.arrival_ns - row.arrival_ns for row, after in pairwise(rows)) <= 10**9
+
+
 def test_window_says_what_it_left_out(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     assert "1 of 3 rows (dropped: before_window 1, after_window 1)" in _run(
@@ -66,7 +87,7 @@ def test_generate_writes_the_same_trace_for_the_same_seed(tmp_path: Path) -> Non
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
 
 
-@pytest.mark.parametrize("command", ["info", "convert", "window", "generate"])
+@pytest.mark.parametrize("command", ["info", "convert", "prepare", "window", "generate"])
 def test_every_command_has_an_example(command: str) -> None:
     assert f"Example: tinyllm trace {command}" in _run(command, "--help")
 

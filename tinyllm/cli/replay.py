@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tinyllm.cli import trace as trace_options
+from tinyllm.cli import trace_options
 from tinyllm.cli.config_file import ConfigOption
 
 if TYPE_CHECKING:
@@ -66,6 +66,10 @@ def replay(
     order: trace_options.OrderOption = "error",
     window: trace_options.WindowOption = None,
     requests: trace_options.RequestsOption = None,
+    thin: trace_options.ThinOption = None,
+    spread_ticks: trace_options.SpreadTicksOption = None,
+    superpose: trace_options.SuperposeOption = None,
+    idle_cap: trace_options.IdleCapOption = None,
     speedup: trace_options.SpeedupOption = None,
     rate: trace_options.RateOption = None,
     length_scale: trace_options.LengthScaleOption = None,

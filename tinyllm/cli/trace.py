@@ -1,70 +1,42 @@
-"""`tinyllm trace`: look at a trace, convert it, cut a window, generate one.
-
-The option types are shared by every command that reads a trace.
-"""
+"""`tinyllm trace`: look at a trace, convert it, prepare what is replayed, cut a window, generate one."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from tinyllm.cli.trace_options import (
+    ColumnsOption,
+    ForceOption,
+    FormatOption,
+    IdleCapOption,
+    MaxContextOption,
+    OrderOption,
+    OutOption,
+    OverContextOption,
+    PrefixBlockSizeOption,
+    RateOption,
+    RequestsOption,
+    SeedOption,
+    SpeedupOption,
+    SpreadTicksOption,
+    SuperposeOption,
+    ThinOption,
+    TraceArgument,
+    UnitOption,
+    WindowOption,
+    ZeroOutputOption,
+)
+from tinyllm.cli.trace_summary import format_rows, print_summary
+
 if TYPE_CHECKING:
-    from traces.info import TraceSummary
-    from traces.measures import LengthStats
     from traces.order import Order
     from traces.schema import Provenance
     from traces.transforms import OverContext, ZeroOutput
 
 app = typer.Typer(no_args_is_help=True, help="Look at, convert, cut and generate arrival traces.")
-
-TraceArgument = Annotated[
-    Path, typer.Argument(metavar="TRACE", help="CSV, JSON lines (also .gz) or Parquet.")
-]
-FormatOption = Annotated[
-    str | None,
-    typer.Option("--format", help="tinyllm, burstgpt, azure, mooncake, table …; default: detected."),
-]
-ColumnsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--columns", help="Columns of another file: arrival=ts,prompt_tokens=in,output_tokens=out[,…]."
-    ),
-]
-UnitOption = Annotated[
-    str | None, typer.Option("--unit", help="Unit of its time column: s, ms, us, ns or iso; never guessed.")
-]
-PrefixBlockSizeOption = Annotated[
-    int | None, typer.Option("--prefix-block-size", help="Tokens that one prefix id of it stands for.")
-]
-OrderOption = Annotated[
-    str, typer.Option("--order", help="Where the clock steps back: error, segment (join) or sort.")
-]
-WindowOption = Annotated[
-    str | None, typer.Option("--window", metavar="A:B", help="Arrivals in [A, B) seconds of trace time.")
-]
-RequestsOption = Annotated[
-    int | None, typer.Option("--requests", help="The first N rows that can be served.")
-]
-SpeedupOption = Annotated[float | None, typer.Option("--speedup", help="Divide every arrival time by this.")]
-RateOption = Annotated[
-    float | None, typer.Option("--rate", help="Scale the clock to this mean rate, requests a second.")
-]
-LengthScaleOption = Annotated[
-    float | None, typer.Option("--length-scale", help="Multiply lengths by this, rounding up.")
-]
-ZeroOutputOption = Annotated[
-    str, typer.Option("--zero-output", help="Rows without output tokens: drop, keep or floor1.")
-]
-MaxContextOption = Annotated[
-    int | None, typer.Option("--max-context", help="Context of the model, in tokens, for --over-context.")
-]
-OverContextOption = Annotated[
-    str, typer.Option("--over-context", help="Rows over it: refuse (by the engine), truncate or drop.")
-]
-OutOption = Annotated[Path, typer.Option("--out", help="File to write: .parquet or .csv.")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the file.")]
 
 
 @app.command(epilog="Example: tinyllm trace info AzureLLMInferenceTrace_conv.csv --block-size 16")
@@ -80,8 +52,13 @@ def info(
     max_context: MaxContextOption = None,
     over_context: OverContextOption = "refuse",
     requests: RequestsOption = None,
+    thin: ThinOption = None,
+    spread_ticks: SpreadTicksOption = None,
+    superpose: SuperposeOption = None,
+    idle_cap: IdleCapOption = None,
     speedup: SpeedupOption = None,
     rate: RateOption = None,
+    seed: SeedOption = 0,
     block_size: Annotated[
         int | None, typer.Option("--block-size", help="Also the ideal prefix hits in KV blocks of this size.")
     ] = None,
@@ -102,8 +79,13 @@ def info(
         max_context=max_context,
         over_context=cast("OverContext", over_context),
         head=requests,
+        thin=thin,
+        spread_ticks=spread_ticks,
+        superpose=superpose,
+        idle_cap=idle_cap,
         speedup=speedup,
         rate=rate,
+        seed=seed,
     )
     print_summary(summarize(prepared, block_size))
 
@@ -132,6 +114,58 @@ def convert(
         order=cast("Order", order),
     )
     print_written(write_trace(opened, out, force=force), opened.provenance)
+
+
+@app.command(
+    epilog="Example: tinyllm trace prepare BurstGPT_1.csv --spread-ticks 1 --rate 8 --out busy.parquet"
+)
+def prepare(
+    trace: TraceArgument,
+    out: OutOption,
+    format: FormatOption = None,
+    columns: ColumnsOption = None,
+    unit: UnitOption = None,
+    prefix_block_size: PrefixBlockSizeOption = None,
+    order: OrderOption = "error",
+    window: WindowOption = None,
+    zero_output: ZeroOutputOption = "drop",
+    max_context: MaxContextOption = None,
+    over_context: OverContextOption = "refuse",
+    requests: RequestsOption = None,
+    thin: ThinOption = None,
+    spread_ticks: SpreadTicksOption = None,
+    superpose: SuperposeOption = None,
+    idle_cap: IdleCapOption = None,
+    speedup: SpeedupOption = None,
+    rate: RateOption = None,
+    seed: SeedOption = 0,
+    force: ForceOption = False,
+) -> None:
+    """Write what a replay with these options would submit, in tinyllm's own format."""
+    from traces.export import write_trace
+    from traces.prepare import prepare as prepare_trace
+
+    prepared = prepare_trace(
+        trace,
+        format=format,
+        columns=columns,
+        unit=unit,
+        prefix_block_size=prefix_block_size,
+        order=cast("Order", order),
+        window=window,
+        zero_output=cast("ZeroOutput", zero_output),
+        max_context=max_context,
+        over_context=cast("OverContext", over_context),
+        head=requests,
+        thin=thin,
+        spread_ticks=spread_ticks,
+        superpose=superpose,
+        idle_cap=idle_cap,
+        speedup=speedup,
+        rate=rate,
+        seed=seed,
+    )
+    print_written(write_trace(prepared, out, force=force), prepared.provenance)
 
 
 @app.command(
@@ -221,68 +255,3 @@ def print_written(path: Path, provenance: Provenance) -> None:
     typer.echo(f"wrote {path}: {format_rows(provenance)}")
     for warning in provenance.warnings:
         typer.echo(f"warning: {warning}", err=True)
-
-
-def format_rows(provenance: Provenance) -> str:
-    """`1,557 of 19,366 rows (dropped: before_window 3,313, …)`."""
-    text = f"{provenance.rows_out:,} of {provenance.rows_in:,} rows"
-    dropped = ", ".join(f"{reason} {count:,}" for reason, count in provenance.dropped.items())
-    return f"{text} (dropped: {dropped})" if dropped else text
-
-
-def print_summary(summary: TraceSummary) -> None:
-    """The summary as a table of two columns, the warnings below it."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in _facts(summary):
-        table.add_row(f"[bold]{name}", escape(value))
-    console = Console(highlight=False)
-    console.print(table)
-    for warning in summary.warnings:
-        console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
-
-
-def _facts(summary: TraceSummary) -> list[tuple[str, str]]:
-    provenance = summary.provenance
-    facts = [
-        ("source", f"{provenance.source} ({provenance.format})"),
-        ("sha256", provenance.sha256 or "none"),
-        ("rows", format_rows(provenance)),
-        ("transforms", "; ".join(_transform(entry) for entry in provenance.transforms)),
-        ("span", f"{summary.span_s:,.3f} s, {summary.distinct_times:,} distinct times"),
-        ("rate", _number(summary.rate, "/s")),
-        ("burstiness", f"CV {_number(summary.cv)}, index of dispersion (10 s) {_number(summary.dispersion)}"),
-        ("prompt tokens", _lengths(summary.prompt)),
-        ("output tokens", _lengths(summary.output)),
-    ]
-    if summary.turns_per_session is not None:
-        facts.append(("sessions", f"{summary.sessions:,}, {summary.turns_per_session:.2f} turns each"))
-    if summary.tenants:
-        facts.append(("tenants", ", ".join(f"{name} {rows:,}" for name, rows in summary.tenants.items())))
-    if summary.prefix_hit_share is not None:
-        hits = f"{summary.prefix_hit_share:.2%} of prompt tokens"
-        if summary.block_hit_share is not None:
-            hits += f", {summary.block_hit_share:.2%} in full blocks of {summary.block_size}"
-        facts.append(("ideal prefix hits", hits))
-    return facts
-
-
-def _transform(entry: dict[str, Any]) -> str:
-    arguments = " ".join(f"{key}={value}" for key, value in entry.items() if key not in ("name", "from"))
-    return f"{entry['name']} {arguments}".strip()
-
-
-def _number(value: float | None, unit: str = "") -> str:
-    return "undefined" if value is None else f"{value:.4g}{unit}"
-
-
-def _lengths(stats: LengthStats) -> str:
-    return (
-        f"mean {stats.mean:,.0f}, median {stats.median:,.0f}, p95 {stats.p95:,.0f}, "
-        f"p99 {stats.p99:,.0f}, max {stats.max:,}"
-    )
