@@ -64,18 +64,31 @@ def build_workload(trace: Trace, options: ReplayOptions, max_model_len: int | No
             priority=row.priority,
             tenant=row.tenant,
             session=row.session,
+            ttft_deadline_ns=None if ttft_slo is None else row.arrival_ns + ttft_slo,
+            e2e_deadline_ns=None if e2e_slo is None else row.arrival_ns + e2e_slo,
             prefix_ids=row.prefix_ids,
             warmup=position < options.warmup_requests,
         )
         for position, row in enumerate(rows)
     ]
-            ttft_deadline_ns=None if ttft_slo is None else row.arrival_ns + ttft_slo,
-            e2e_deadline_ns=None if e2e_slo is None else row.arrival_ns + e2e_slo,
     if options.warmup_requests >= len(records):
         raise InputError(
             f"--warmup-requests {options.warmup_requests}: leaves none of the {len(records)} requests to measure"
         )
     return records
+
+
+def slo_ns(option: str, seconds: float | None) -> int | None:
+    """How long after its arrival a request is due, in ns; None where nothing is.
+
+    Raises:
+        InputError: not between 1 ns and 10⁹ s.
+    """
+    if seconds is None:
+        return None
+    if not 1e-9 <= seconds <= 1e9:
+        raise InputError(f"--{option} {seconds:g}: give seconds, more than 0 and at most 1e9")
+    return round(seconds * 1e9)
 
 
 def declared_max_tokens(rule: str, max_model_len: int | None) -> DeclaredMaxTokens:
