@@ -152,11 +152,12 @@ class LogRecorder:
         if batch.decode_seqs != len(self._decoding) or self._num_paused:
             self._reconcile_decodes(batch, step)
         for row in batch.prefill_rows:
-            samples = row not in batch.partial_rows
-            self._prefilled(batch.requests[row], batch.num_scheduled_tokens[row], samples, end)
+            request = batch.requests[row]
+            samples = row not in batch.partial_rows and request.request_id not in errors
+            self._prefilled(request, batch.num_scheduled_tokens[row], samples, end)
         for request in finished:
             self._end(request, end, "finished", step, error=errors.get(request.request_id))
-        self._buffer_step(batch, len(finished), times)
+        self._buffer_step(batch, batch.num_sampled - len(errors), len(finished), times)
         self._step = step + 1
 
     def ready(self, now: int) -> None:
@@ -173,7 +174,9 @@ class LogRecorder:
             self._end(track.request, now, "unfinished", self._step - 1, FinishReason.UNFINISHED)
         self._writer.flush()
 
-    def _buffer_step(self, batch: ScheduledBatch, num_finished: int, times: StepTimes) -> None:
+    def _buffer_step(
+        self, batch: ScheduledBatch, num_sampled: int, num_finished: int, times: StepTimes
+    ) -> None:
         start, end = times.start, times.end
         scheduler, pool = self._scheduler, self._scheduler.kv.pool
         used, cached = pool.num_used, pool.num_cached
@@ -193,7 +196,7 @@ class LogRecorder:
             batch.decode_seqs,
             batch.prefill_tokens,
             batch.decode_seqs,
-            batch.num_sampled,
+            num_sampled,
             batch.prefill_attention_pairs,
             batch.decode_context_tokens,
             used,
@@ -246,16 +249,20 @@ class LogRecorder:
             elif track.phase is None:
                 track.phase, track.first_step = "decode", step
 
-    def _close_span(self, track: _Track, last_step: int) -> None:
-        """End whatever span is open; the request is no longer among the decoding ones."""
+    def _close_span(self, track: _Track, last_step: int, failed: bool = False) -> None:
+        """End whatever span is open; the request is no longer among the decoding ones.
+
+        Args:
+            failed: the last step computed its row and sampled nothing.
+        """
         if self._decoding.pop(track.request.request_id, None) is not None and track.phase is None:
             self._num_paused -= 1
-        self._close_open_span(track, last_step)
+        self._close_open_span(track, last_step, failed)
 
-    def _close_open_span(self, track: _Track, last_step: int) -> None:
+    def _close_open_span(self, track: _Track, last_step: int, failed: bool = False) -> None:
         if track.phase == "decode" and last_step >= track.first_step:
             num_steps = last_step - track.first_step + 1
-            self._write_span(track, "decode", last_step, num_steps, sampled=num_steps)
+            self._write_span(track, "decode", last_step, num_steps, sampled=num_steps - failed)
         elif track.phase == "prefill":
             self._write_span(track, "prefill", track.last_step, track.tokens, sampled=0)
         track.phase = None
@@ -280,7 +287,7 @@ class LogRecorder:
         error: str | None = None,
     ) -> None:
         track = self._tracks.pop(request.request_id)
-        self._close_span(track, last_step)
+        self._close_span(track, last_step, failed=error is not None)
         reason = reason or request.finish_reason
         assert reason is not None
         self._event(now, request.request_id, event, detail=reason.value)
