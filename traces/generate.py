@@ -1,4 +1,4 @@
-"""Synthetic traces: Gamma renewal arrivals and sampled lengths, from one seed."""
+"""Synthetic traces: an arrival process and sampled lengths, from one seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinyllm.errors import InputError
-from traces.formats.cells import INT64_MAX
+from traces.arrivals import MOST_CV, ArrivalModel, Gamma
 from traces.lengths import LengthModel, LogNormal, Tokens, Zipf
 from traces.schema import Provenance, Trace, TraceRow
 
@@ -81,6 +81,7 @@ def generate(
     seed: int,
     rate: float | None = None,
     cv: float | None = None,
+    arrivals: ArrivalModel | None = None,
     prompt: LengthModel | None = None,
     output: LengthModel | None = None,
     failure_share: float = 0.0,
@@ -92,49 +93,37 @@ def generate(
 
     Args:
         preset: a name of `PRESETS`.
-        rate, cv: arrivals in place of the preset's.
+        rate, cv: of the Gamma arrivals, in place of the preset's.
+        arrivals: another process in place of the Gamma one, at the same rate.
         prompt, output: a distribution in place of those of the preset's classes.
         failure_share: share of rows whose output is 0, as in the traced services.
 
     Raises:
-        InputError: an unknown preset or a number out of range.
+        InputError: an unknown preset, a number out of range, both `cv` and `arrivals`.
     """
     if preset not in PRESETS:
         raise InputError(f"--preset: unknown preset {preset!r}; the presets are {', '.join(PRESETS)}")
     chosen = PRESETS[preset]
     rate = chosen.rate if rate is None else rate
-    cv = chosen.cv if cv is None else cv
-    _check(requests, seed, rate, cv, failure_share)
+    if arrivals is not None and cv is not None:
+        raise InputError("--cv is of the Gamma arrivals; with --arrivals write it there, as in weibull:cv=2")
+    if cv is not None and not 0 <= cv <= MOST_CV:
+        raise InputError(f"--cv: {cv:g} is not between 0 (even) and {MOST_CV:g}; 1 is Poisson")
+    process = arrivals or Gamma(chosen.cv if cv is None else cv)
+    check_numbers(requests, seed, rate, failure_share)
     streams = [np.random.Generator(np.random.PCG64(child)) for child in np.random.SeedSequence(seed).spawn(5)]
-    arrivals_ns = gamma_arrivals(streams[0], requests, rate, cv)
+    arrivals_ns = process.sample(streams[0], requests, rate)
     classes = chosen.classes
     members = streams[1].choice(len(classes), size=requests, p=[each.share for each in classes])
     prompts = _lengths(streams[2], members, [prompt or each.prompt for each in classes])
     outputs = _lengths(streams[3], members, [output or each.output for each in classes])
     outputs[streams[4].random(requests) < failure_share] = 0
-    arguments = {"preset": preset, "requests": requests, "seed": seed, "rate": rate, "cv": cv}
-    entry = {"name": "generate", **arguments, "failure_share": failure_share}
+    arguments = {"preset": preset, "requests": requests, "seed": seed, "rate": rate}
+    entry = {"name": "generate", **arguments, "arrivals": repr(process), "failure_share": failure_share}
     entry |= {"prompt": repr(prompt) if prompt else None, "output": repr(output) if output else None}
     provenance = Provenance(source=f"generated:{preset}", format="generated", transforms=[entry])
     tenants = [classes[member].tenant for member in members.tolist()]
     return Trace(_rows(arrivals_ns, prompts, outputs, tenants, provenance), provenance)
-
-
-def gamma_arrivals(rng: np.random.Generator, count: int, rate: float, cv: float) -> NDArray[np.int64]:
-    """Arrival times in ns, int64 [count], the first 0: gaps Gamma with mean 1/rate and the given CV.
-
-    Shape 1/cv² and scale cv²/rate; a CV of 0 gives even gaps.
-    """
-    with np.errstate(over="ignore"):  # an infinite gap is refused like every sum that is too long
-        even = cv == 0
-        gaps = np.full(count - 1, 1e9 / rate) if even else rng.gamma(1 / cv**2, cv**2 / rate, count - 1) * 1e9
-        span = gaps.sum()
-    if span > INT64_MAX:
-        raise InputError(
-            f"--rate: {count} requests at {rate:g}/s take more than 292 years; give a larger rate"
-        )
-    # Whole nanoseconds first, then the sum: exact, whatever the number of rows.
-    return np.concatenate([[0], np.cumsum(np.rint(gaps).astype(np.int64))]).astype(np.int64)
 
 
 def _lengths(rng: np.random.Generator, members: NDArray[np.int64], models: list[LengthModel]) -> Tokens:
@@ -159,14 +148,13 @@ def _rows(
         yield TraceRow(index, arrival_ns, prompt_tokens, output_tokens, tenant)
 
 
-def _check(requests: int, seed: int, rate: float, cv: float, failure_share: float) -> None:
+def check_numbers(requests: int, seed: int, rate: float, failure_share: float = 0.0) -> None:
+    """Raise `InputError` for what no generator can take."""
     if requests < 1:
         raise InputError(f"--requests: {requests} is not a number of requests; give 1 or more")
     if seed < 0:
         raise InputError(f"--seed: {seed} is negative; give 0 or more")
     if not math.isfinite(rate) or rate <= 0:
         raise InputError(f"--rate: {rate:g} is not a finite rate above 0; give requests a second")
-    if not 0 <= cv <= 100:
-        raise InputError(f"--cv: {cv:g} is not between 0 (even) and 100; 1 is Poisson")
     if not 0 <= failure_share < 1:
         raise InputError(f"--failure-share: {failure_share:g} is not a share in [0, 1)")

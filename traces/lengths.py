@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tinyllm.errors import InputError
+from traces.modeltext import parse_model
 
 Tokens = NDArray[np.int64]
 
@@ -91,25 +92,7 @@ def parse_lengths(text: str) -> LengthModel:
     Raises:
         InputError: unknown name or key, a value that is no number or out of range.
     """
-    name, _, arguments = text.partition(":")
-    if name not in LENGTH_MODELS:
-        raise InputError(
-            f"lengths {text!r}: unknown model {name!r}; the models are {', '.join(LENGTH_MODELS)}"
-        )
-    values: dict[str, Any] = {}
-    for item in filter(None, arguments.split(",")):
-        key, _, value = item.partition("=")
-        try:
-            values[key] = int(value) if key in ("tokens", "max") else float(value)
-        except ValueError:
-            raise InputError(f"lengths {text!r}: {item!r} is not key=number; mend it") from None
-    try:
-        return LENGTH_MODELS[name](**values)
-    except TypeError:
-        fields = ", ".join(LENGTH_MODELS[name].__annotations__)
-        raise InputError(
-            f"lengths {text!r}: {name} takes {fields}; give those that have no default"
-        ) from None
+    return parse_model("lengths", text, LENGTH_MODELS)
 
 
 def _require(holds: bool, name: str, rule: str) -> None:

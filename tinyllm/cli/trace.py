@@ -208,7 +208,9 @@ def window(
 )
 def generate(
     out: OutOption,
-    requests: Annotated[int, typer.Option("--requests", help="Number of rows.")] = 1000,
+    requests: Annotated[
+        int | None, typer.Option("--requests", help="Number of rows; default: 1000, of --clients all.")
+    ] = None,
     preset: Annotated[
         str, typer.Option("--preset", help="burstgpt-like, burstgpt-generator or poisson.")
     ] = "burstgpt-like",
@@ -219,6 +221,21 @@ def generate(
         float | None,
         typer.Option("--cv", help="Burstiness: 0 even, 1 Poisson, above 1 bursty; default: preset's."),
     ] = None,
+    arrivals: Annotated[
+        str | None,
+        typer.Option("--arrivals", help="poisson, gamma:cv=3, weibull:cv=2, on-off:on=10,off=30, diurnal."),
+    ] = None,
+    clients: Annotated[
+        Path | None, typer.Option("--clients", help="ServeGen's client files (one or a directory of them).")
+    ] = None,
+    conversations: Annotated[
+        bool,
+        typer.Option("--conversations", help="Sessions with growing history; --rate counts their starts."),
+    ] = False,
+    turns: Annotated[float, typer.Option("--turns", help="Mean turns of a conversation.")] = 3.13,
+    think: Annotated[
+        float, typer.Option("--think", help="Median seconds from turn to turn of a conversation.")
+    ] = 144.0,
     prompt_lengths: Annotated[
         str | None,
         typer.Option("--prompt-lengths", help="E.g. constant:tokens=512, lognormal:median=300,sigma=1."),
@@ -232,20 +249,26 @@ def generate(
     seed: Annotated[int, typer.Option("--seed", help="Equal seeds give equal traces.")] = 0,
     force: ForceOption = False,
 ) -> None:
-    """Write a synthetic trace: Gamma arrivals, lengths and tenants of a preset or of your own."""
+    """Write a synthetic trace: a preset's or your own arrivals and lengths, ServeGen's clients, conversations."""
     from traces.export import write_trace
-    from traces.generate import generate as make_trace
-    from traces.lengths import parse_lengths
+    from traces.synthetic import SyntheticOptions, make_synthetic
 
-    made = make_trace(
-        preset,
-        requests=requests,
-        seed=seed,
-        rate=rate,
-        cv=cv,
-        prompt=parse_lengths(prompt_lengths) if prompt_lengths else None,
-        output=parse_lengths(output_lengths) if output_lengths else None,
-        failure_share=failure_share,
+    made = make_synthetic(
+        SyntheticOptions(
+            preset=preset,
+            requests=requests,
+            rate=rate,
+            cv=cv,
+            arrivals=arrivals,
+            clients=clients,
+            conversations=conversations,
+            turns=turns,
+            think=think,
+            prompt_lengths=prompt_lengths,
+            output_lengths=output_lengths,
+            failure_share=failure_share,
+            seed=seed,
+        )
     )
     print_written(write_trace(made, out, force=force), made.provenance)
 
