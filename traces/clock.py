@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
-from typing import Any
+from itertools import groupby, islice
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from tinyllm.errors import InputError
 from traces.formats.cells import CellError, parse_time
 from traces.schema import Trace, TraceRow
 from traces.transforms import derive
+
+DRAWS: Final = 8_192
 
 
 def idle_cap(trace: Trace, cap_s: float) -> Trace:
@@ -54,20 +56,27 @@ def spread_ticks(trace: Trace, tick_s: float, seed: int) -> Trace:
 
 
 def _spread(rows: Iterator[TraceRow], tick_ns: int, seed: int) -> Iterator[TraceRow]:
-    rng = np.random.Generator(np.random.PCG64(seed))
+    draws = _uniform(seed)
     held: list[TraceRow] = []
     for stamp, group in groupby(rows, key=lambda row: row.arrival_ns):
         if held:
-            yield from _within(held, min(tick_ns, stamp - held[0].arrival_ns), rng)
+            yield from _within(held, min(tick_ns, stamp - held[0].arrival_ns), draws)
         held = list(group)
     if held:
-        yield from _within(held, tick_ns, rng)
+        yield from _within(held, tick_ns, draws)
 
 
-def _within(rows: list[TraceRow], width_ns: int, rng: np.random.Generator) -> Iterator[TraceRow]:
-    offsets = np.sort(rng.integers(0, width_ns, size=len(rows)))
-    for row, offset in zip(rows, offsets.tolist(), strict=True):
+def _within(rows: list[TraceRow], width_ns: int, draws: Iterator[float]) -> Iterator[TraceRow]:
+    offsets = sorted(min(int(draw * width_ns), width_ns - 1) for draw in islice(draws, len(rows)))
+    for row, offset in zip(rows, offsets, strict=True):
         yield row._replace(arrival_ns=row.arrival_ns + offset)
+
+
+def _uniform(seed: int) -> Iterator[float]:
+    """Endless draws from [0, 1), many at a time: a call to numpy for each row would cost most of the time."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    while True:
+        yield from rng.random(DRAWS).tolist()
 
 
 def _nanoseconds(option: str, seconds: float) -> int:

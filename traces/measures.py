@@ -94,7 +94,8 @@ class Arrivals:
         if self.distinct < self.rows / 2:
             found.append(
                 f"only {self.distinct:,} distinct times for {self.rows:,} rows: the clock ticks, "
-                "so the CV is the tick's; read the index of dispersion"
+                "the rows of a tick act as a batch, and the CV is the tick's; read the index of dispersion, "
+                "or draw arrivals from within the tick with --spread-ticks"
             )
         if self._whole_seconds and self.rows > 1:
             found.append("all times are whole seconds: what happens inside a second is not in the trace")
