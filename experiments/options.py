@@ -43,12 +43,12 @@ class ReplayOptions:
     # what clients declare and predictors guess
     declared_max_tokens: str = "target"
     predictor: str = "none"
+    ttft_slo: float | None = None
+    e2e_slo: float | None = None
     warmup_requests: int = 0
     # the policy
     policy: str = "fcfs"
     policy_args: Mapping[str, Any] = field(default_factory=dict)
-    ttft_slo: float | None = None
-    e2e_slo: float | None = None
     # the engine
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None

@@ -22,6 +22,13 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 COLUMNS = ("num_running", "num_waiting", "prefill_tokens", "decode_tokens", "blocks_used", "blocks_cached")
 HEADER = "step,start_ms,end_ms,running,waiting,prefill_tokens,decode_tokens,used,cached,events\n"
 
+POLICY_ARGS: dict[str, dict[str, object]] = {
+    "aged-priority": {"aging": 0.1},
+    "edf": {"deadline": "token", "tpot": 0.03, "expired": "last", "preemptive": False},
+    "rate-limit": {"rate": 150, "burst": 60},
+}
+"""Where the defaults make no difference on so small a workload."""
+
 
 def run_of(policy: str, trace: Path, out: Path) -> Run:
     """A pool of 24 blocks of 4 tokens, so small that it preempts and evicts."""
@@ -34,6 +41,8 @@ def run_of(policy: str, trace: Path, out: Path) -> Run:
         trace=trace,
         out=out,
         policy=policy,
+        policy_args=POLICY_ARGS.get(policy, {}),
+        ttft_slo=0.2,
         predictor="lognormal:0.5",
         seed=7,
         cost_model=str(cost),

@@ -76,7 +76,11 @@ def test_a_class_of_a_module_in_the_current_folder_is_found(folder: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "args", "complaint"),
     [
-        ("lifo", {}, "unknown; choose fcfs, priority, srpt, vtc, or module:Class"),
+        (
+            "lifo",
+            {},
+            f"unknown; choose {', '.join(POLICIES)}, or module:Class",
+        ),
         ("no_such_module:Mine", {}, "no module 'no_such_module' in this folder or on PYTHONPATH"),
         ("no.such.module:Mine", {}, "no module 'no' in this folder"),
         ("needs:Mine", {}, "needs imports 'surely_not_installed', which is missing"),

@@ -45,7 +45,7 @@ EnablePrefixCachingOption = Annotated[
     bool, typer.Option(help="Share the KV of equal beginnings.", rich_help_panel=_ENGINE)
 ]
 PolicyOption = Annotated[
-    str, typer.Option(help="fcfs, priority, srpt, vtc, or module:Class.", rich_help_panel=_POLICY)
+    str, typer.Option(help="A policy by name (docs/policies.md), or module:Class.", rich_help_panel=_POLICY)
 ]
 PolicyArgOption = Annotated[
     list[str] | None, typer.Option(help="key=value for the policy; repeatable.", rich_help_panel=_POLICY)

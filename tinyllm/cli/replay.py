@@ -30,7 +30,8 @@ def replay(
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     # ── policy
     policy: Annotated[
-        str, typer.Option(help="fcfs, priority, srpt, vtc, or module:Class.", rich_help_panel=_POLICY)
+        str,
+        typer.Option(help="A policy by name (docs/policies.md), or module:Class.", rich_help_panel=_POLICY),
     ] = "fcfs",
     policy_arg: Annotated[
         list[str] | None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from tinyllm.policy.request import Request
 
@@ -29,7 +29,7 @@ class SchedulingPolicy:
 
     preemptive: bool = False
     overtake: bool = False
-    stable_waiting: ClassVar[bool] = False
+    stable_waiting: bool = False
 
     def key(self, view: Request, now: int) -> Key | None:
         """Smaller runs first; ties go by arrival, then by order of submission.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from tinyllm.policy.base import FOREVER, SchedulingPolicy
 from tinyllm.policy.request import Request, RequestState
@@ -15,7 +14,7 @@ class FCFS(SchedulingPolicy):
     Among preempted requests the last one preempted is first, as if each were put at the head of the queue.
     """
 
-    stable_waiting: ClassVar[bool] = True
+    stable_waiting = True
 
     def key(self, view: Request, now: int) -> tuple[int, int]:
         if view.state is RequestState.RUNNING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from tinyllm.policy.base import FOREVER, SchedulingPolicy
 from tinyllm.policy.request import Request
@@ -16,7 +15,7 @@ class Priority(SchedulingPolicy):
         preemptive: whether a more urgent request takes the seat or blocks of a less urgent running one.
     """
 
-    stable_waiting: ClassVar[bool] = True
+    stable_waiting = True
 
     def __init__(self, preemptive: bool = True) -> None:
         self.preemptive = preemptive

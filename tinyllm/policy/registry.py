@@ -9,17 +9,29 @@ from collections.abc import Mapping
 from typing import Any
 
 from tinyllm.errors import InputError
+from tinyllm.policy.aged_priority import AgedPriority
 from tinyllm.policy.base import SchedulingPolicy
+from tinyllm.policy.edf import EDF
 from tinyllm.policy.fcfs import FCFS
+from tinyllm.policy.ljf import LJF
+from tinyllm.policy.mlfq import MLFQ
 from tinyllm.policy.priority import Priority
+from tinyllm.policy.rate_limit import RateLimit
+from tinyllm.policy.sjf import SJF
 from tinyllm.policy.srpt import SRPT
 from tinyllm.policy.vtc import VTC
 
 POLICIES: dict[str, type[SchedulingPolicy]] = {
     "fcfs": FCFS,
     "priority": Priority,
+    "aged-priority": AgedPriority,
+    "sjf": SJF,
+    "ljf": LJF,
     "srpt": SRPT,
+    "edf": EDF,
+    "mlfq": MLFQ,
     "vtc": VTC,
+    "rate-limit": RateLimit,
 }
 
 _ARG_TYPES: dict[Any, tuple[tuple[type, ...], str]] = {

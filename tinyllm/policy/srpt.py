@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from tinyllm.errors import InputError
 from tinyllm.policy.base import SchedulingPolicy
@@ -24,7 +23,7 @@ class SRPT(SchedulingPolicy):
             whole step, one prefill token only a share of it.
     """
 
-    stable_waiting: ClassVar[bool] = True
+    stable_waiting = True
 
     def __init__(self, preemptive: bool = True, decode_weight: int = 1) -> None:
         if decode_weight < 1:
