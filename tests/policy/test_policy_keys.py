@@ -100,6 +100,48 @@ def test_srpt_s_horizon_ends_when_a_prediction_runs_out_or_a_prompt_is_still_com
     assert policy.decode_horizon([], 5, 0) == 1
 
 
+def test_sjf_s_key_is_the_whole_work_and_ljf_turns_it_round_whatever_the_progress() -> None:
+    view = request(prompt=30, predicted_output_tokens=20)
+    keys = {make_policy("sjf").key(view, 0), make_policy("sjf", {"decode_weight": 1}).key(view, 5)}
+    view.num_computed_tokens, view.num_output_tokens, view.num_tokens = 38, 9, 39
+    assert keys | {make_policy("sjf").key(view, 9)} == {(50,)}
+    assert make_policy("ljf").key(view, 0) == (-50,)
+    assert make_policy("sjf", {"decode_weight": 3}).key(view, 0) == (90,)
+    assert make_policy("sjf").key(request(prompt=10, max_tokens=100), 0) == (110,)
+
+
+def test_sjf_lets_run_what_runs_and_ljf_serves_the_longest_first(engine) -> None:
+    for policy, order in (("sjf", ["middle", "tiny", "long"]), ("ljf", ["long", "middle", "tiny"])):
+        world = engine(policy, max_num_seqs=1)
+        for name, output in (("long", 9), ("middle", 5)):
+            world.add(name, 4, output=output, predicted_output_tokens=output)
+        world.step()
+        world.add("tiny", 1, output=1, predicted_output_tokens=1)
+        assert [name for step in world.run() for name in step.finished] == order
+
+
+def test_aged_priority_lets_a_level_be_outweighed_by_the_wait_that_it_is_worth() -> None:
+    policy = make_policy("aged-priority", {"aging": 2.5})
+    late = request(arrival=10_000_000_000)
+    early = [request(arrival=10_000_000_000 - wait, priority=1) for wait in (2_499_999_999, 2_500_000_001)]
+    assert policy.key(early[0], 0) > policy.key(late, 0) > policy.key(early[1], 0)
+
+
+def test_aged_priority_serves_a_low_request_in_a_stream_of_urgent_ones_that_strict_priority_starves(
+    engine,
+) -> None:
+    def ends(policy) -> bool:
+        world = engine(policy, max_num_seqs=1)
+        world.add("low", 4, 2, priority=1)
+        for i in range(60):
+            world.add(f"u{i}", 4, 1)
+            world.step()
+        return world.requests["low"].is_finished
+
+    assert ends(make_policy("aged-priority", {"aging": 0.02}))
+    assert not ends(make_policy("priority"))
+
+
 @pytest.mark.parametrize(
     ("name", "args", "complaint"),
     [("srpt", {"decode_weight": 0}, "decode_weight 0"), ("vtc", {"output_weight": -1}, "output_weight -1")],
