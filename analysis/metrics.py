@@ -129,19 +129,29 @@ def _end_of_log(run: Run) -> float:
     return max(known, default=0.0)
 
 
+class ServiceLevels(NamedTuple):
+    """Service level objectives (SLOs) of a request in seconds, inclusive; None leaves one out."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+    e2e: float | None = None
+
+
 class Attainment(NamedTuple):
-    """How many of the offered requests met a service level objective (SLO).
+    """How many of the offered requests met their service level objectives.
 
     Attributes:
         offered, met: requests.
         share: met / offered.
         goodput: requests per second that met it, over the measured window.
+        goodput_per_gpu: goodput / GPUs of the run.
     """
 
     offered: int
     met: int
     share: float
     goodput: float
+    goodput_per_gpu: float
 
 
 def attainment(
@@ -161,16 +171,33 @@ def attainment(
     Raises:
         InputError: no objective is given, or one is not positive.
     """
-    objectives = {"ttft": ttft, "tpot": tpot, "e2e": e2e}
-    limits = {name: limit for name, limit in objectives.items() if limit is not None}
+    met = meets(run, ServiceLevels(ttft, tpot, e2e))
+    measured = window(run, warmup, cooldown)
+    offered, good = int(measured.member.sum()), int((met & measured.member).sum())
+    span = measured.end - measured.start
+    goodput = good / span if span > 0 else 0.0
+    return Attainment(offered, good, good / offered, goodput, goodput / num_gpus(run))
+
+
+def meets(run: Run, levels: ServiceLevels) -> NDArray[np.bool_]:
+    """[rows of `run.requests`] whether the request completed and met every objective given.
+
+    Raises:
+        InputError: no objective is given, or one is not positive.
+    """
+    limits = {name: limit for name, limit in levels._asdict().items() if limit is not None}
     if not limits or not all(limit > 0 for limit in limits.values()):
         raise InputError("give at least one objective of ttft, tpot, e2e, each in seconds above 0")
-    measured = window(run, warmup, cooldown)
     frame = _latencies(run)
-    met = completed(run) & measured.member
+    met = completed(run)
     for name, limit in limits.items():
         value = frame[name].to_numpy(np.float64, na_value=np.nan)
-        met &= (value <= limit) | (np.isnan(value) if name == "tpot" else False)
-    offered, good = int(measured.member.sum()), int(met.sum())
-    span = measured.end - measured.start
-    return Attainment(offered, good, good / offered, good / span if span > 0 else 0.0)
+        met = met & ((value <= limit) | (np.isnan(value) if name == "tpot" else False))
+    return met
+
+
+def num_gpus(run: Run) -> int:
+    """GPUs of the run: the cost model's tensor parallel degree, 1 where it names none, for each replica."""
+    cost_model = run.manifest.get("cost_model")
+    tp = cost_model.get("tp", 1) if isinstance(cost_model, dict) else 1
+    return int(tp) * max(1, run.steps["replica"].nunique())

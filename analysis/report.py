@@ -9,9 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from analysis import page
-from analysis.metrics import window
+from analysis.fairness import num_tenants, tenant_table
+from analysis.metrics import ServiceLevels, window
 from analysis.summary import Summary, policy_name, summarize
-from analysis.table import Column, format_number, grouped_warnings, labels
+from analysis.table import (
+    Column,
+    format_number,
+    grouped_warnings,
+    labels,
+    tenant_columns,
+    tenant_rows,
+)
 from tinyllm.engine.record.reader import Run
 from tinyllm.errors import IncompleteRunError, InputError
 
@@ -43,6 +51,18 @@ SERVICE = (
     Column("peak_blocks_used", "KV blocks<br>peak"),
     Column("num_gpu_blocks", "<br>pool"),
 )
+LEVELS = (
+    Column("attainment", "met<br>%", 100),
+    Column("goodput", "goodput<br>requests / s"),
+    Column("goodput_per_gpu", "goodput<br>/ s / GPU"),
+    Column("fluidity_index_mean", "fluidity<br>index"),
+    Column("qoe_mean", "<br>QoE"),
+)
+FAIRNESS = (
+    Column("tenants", "tenants"),
+    Column("jain_index", "Jain index<br>of service"),
+    Column("service_gap_max", "largest gap<br>(weighted tokens)"),
+)
 HEAD_BYTES = 4096
 """The marker of a report stands within them."""
 
@@ -55,6 +75,7 @@ def write_report(
     cooldown: float = 0.0,
     force: bool = False,
     summaries: Sequence[Summary] | None = None,
+    levels: ServiceLevels | None = None,
 ) -> Path:
     """Write the report of `runs` to `out`, whole or not at all. Returns `out`.
 
@@ -63,7 +84,8 @@ def write_report(
         out: an HTML file; its folder is created. A report of ours is replaced, another file only with `force`.
         warmup, cooldown: as in `analysis.summary.summarize`.
         force: overwrite any file.
-        summaries: those of `runs` under the same cuts, if they are there already.
+        summaries: those of `runs` under the same cuts and levels, if they are there already.
+        levels: service levels to judge the runs by.
 
     Raises:
         InputError: matplotlib is missing, `out` is a folder or a file that is no report, or the cuts leave nothing.
@@ -74,13 +96,17 @@ def write_report(
     out = Path(out)
     _check_target(out, force)
     if summaries is None:
-        summaries = [summarize(run, warmup, cooldown) for run in runs]
-    _replace(out, render_report(runs, summaries, warmup, cooldown))
+        summaries = [summarize(run, warmup, cooldown, levels) for run in runs]
+    _replace(out, render_report(runs, summaries, warmup, cooldown, levels))
     return out
 
 
 def render_report(
-    runs: Sequence[Run], summaries: Sequence[Summary], warmup: float = 0.0, cooldown: float = 0.0
+    runs: Sequence[Run],
+    summaries: Sequence[Summary],
+    warmup: float = 0.0,
+    cooldown: float = 0.0,
+    levels: ServiceLevels | None = None,
 ) -> str:
     """The page as text.
 
@@ -108,6 +134,8 @@ def render_report(
             "Latency", _lines(LATENCY, heads, summaries), "Counted from the intended arrival." + cut
         ),
         page.section("Service", _lines(SERVICE, heads, summaries), "Shares are of tokens."),
+        _service_levels(heads, summaries, levels),
+        _tenants(runs, heads, summaries, levels, (warmup, cooldown)),
         page.section("Load over time", plots.load_figure(items), "Means over equal bins of time."),
         page.section(
             "Latency distributions",
@@ -132,6 +160,38 @@ def _lines(columns: Sequence[Column], heads: Sequence[str], summaries: Sequence[
         for head, summary in zip(heads, summaries, strict=True)
     ]
     return page.table(["run", *(column.heading for column in columns)], rows)
+
+
+def _service_levels(heads: Sequence[str], summaries: Sequence[Summary], levels: ServiceLevels | None) -> str:
+    """The section on service levels; nothing where none are given."""
+    if levels is None:
+        return ""
+    given = [f"{name.upper()} ≤ {limit:g} s" for name, limit in levels._asdict().items() if limit is not None]
+    note = f"{', '.join(given)}. Of all offered requests; fluidity index and QoE need TTFT and TPOT."
+    return page.section("Service levels", _lines(LEVELS, heads, summaries), note)
+
+
+def _tenants(
+    runs: Sequence[Run],
+    heads: Sequence[str],
+    summaries: Sequence[Summary],
+    levels: ServiceLevels | None,
+    cuts: tuple[float, float],
+) -> str:
+    """The section on tenants; nothing where no run has more than one."""
+    columns = tenant_columns(levels)
+    rows = [
+        [head, escape(tenant), *numbers]
+        for run, head in zip(runs, heads, strict=True)
+        if num_tenants(run) > 1
+        for tenant, numbers in tenant_rows(tenant_table(run, levels, *cuts), columns)
+    ]
+    if not rows:
+        return ""
+    headings = [column.heading.replace("\n", "<br>") for column in columns]
+    content = _lines(FAIRNESS, heads, summaries) + page.table(["run", "tenant", *headings], rows)
+    note = "Service: a computed prompt token counts 1, an output token 2. Unequal demand is no unfairness."
+    return page.section("Tenants", content, note)
 
 
 def _facts(runs: Sequence[Run], heads: Sequence[str]) -> str:

@@ -9,7 +9,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis import timeline
-from analysis.metrics import Window, completed, inter_token_latencies, request_metrics, window
+from analysis.fairness import GAP_TIMES, jain_index, num_tenants, service
+from analysis.metrics import (
+    ServiceLevels,
+    Window,
+    attainment,
+    completed,
+    inter_token_latencies,
+    request_metrics,
+    window,
+)
+from analysis.streaming import streaming_metrics
 from tinyllm.engine.record.reader import Run
 
 Summary = dict[str, Any]
@@ -28,15 +38,18 @@ UNSTABLE_REQUESTS = 5
 """Growth of the queue, in requests, under which no run is called unstable."""
 
 
-def summarize(run: Run, warmup: float = 0.0, cooldown: float = 0.0) -> Summary:
+def summarize(
+    run: Run, warmup: float = 0.0, cooldown: float = 0.0, levels: ServiceLevels | None = None
+) -> Summary:
     """The metrics of a run over its measured window. Times are seconds, shares are fractions.
 
     Args:
         run: what `read_run` gives.
         warmup, cooldown: seconds cut off by arrival time; see `analysis.metrics.window`.
+        levels: objectives to judge the run by; without them those columns are None.
 
     Raises:
-        InputError: the cuts leave no request.
+        InputError: the cuts leave no request, or `levels` names no objective above 0.
     """
     measured = window(run, warmup, cooldown)
     gaps = inter_token_latencies(run)
@@ -55,6 +68,8 @@ def summarize(run: Run, warmup: float = 0.0, cooldown: float = 0.0) -> Summary:
     summary["longest_stall_max"] = _max(_known(frame["longest_stall"]))
     summary |= _work(run, measured)
     summary |= _occupancy(run, measured)
+    summary |= _fairness(run, measured)
+    summary |= _service_levels(run, measured, levels, warmup, cooldown)
     summary["lag_share"] = _ratio(
         _known(frame.loc[frame["ttft"].notna(), "lag"]).sum(), _known(frame["ttft"]).sum()
     )
@@ -137,6 +152,41 @@ def _occupancy(run: Run, measured: Window) -> Summary:
         "mean_running": float(timeline.running(run).means(edges)[0]) if real else None,
         "mean_waiting": float(timeline.waiting(run).means(edges)[0]) if real else None,
     }
+
+
+def _fairness(run: Run, measured: Window) -> Summary:
+    """How evenly the window's service went to tenants; None for a run of one tenant."""
+    if num_tenants(run) < 2:
+        return {"tenants": 1, "jain_index": None, "service_gap_max": None}
+    times = np.linspace(np.nextafter(measured.start, -np.inf), measured.end, GAP_TIMES)
+    course = service(run, times)
+    inside = course._replace(served=course.served - course.served[0])
+    return {
+        "tenants": len(course.tenants),
+        "jain_index": jain_index(inside.served[-1]),
+        "service_gap_max": float(inside.gap.max()),
+    }
+
+
+def _service_levels(
+    run: Run, measured: Window, levels: ServiceLevels | None, warmup: float, cooldown: float
+) -> Summary:
+    """Over the offered requests: one that did not complete misses its objectives and scores 0."""
+    summary: Summary = dict.fromkeys(
+        ("attainment", "goodput", "goodput_per_gpu", "fluidity_index_mean", "qoe_mean")
+    )
+    if levels is None:
+        return summary
+    result = attainment(run, **levels._asdict(), warmup=warmup, cooldown=cooldown)
+    summary |= {
+        "attainment": result.share,
+        "goodput": result.goodput,
+        "goodput_per_gpu": result.goodput_per_gpu,
+    }
+    if levels.ttft is not None and levels.tpot is not None:
+        scores = streaming_metrics(run, levels.ttft, levels.tpot)[completed(run) & measured.member]
+        summary |= {f"{name}_mean": float(scores[name].sum()) / result.offered for name in scores.columns}
+    return summary
 
 
 def _pool_size(run: Run) -> int | None:

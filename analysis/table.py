@@ -7,11 +7,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from analysis.fairness import num_tenants, tenant_table
+from analysis.metrics import ServiceLevels
 from analysis.summary import Summary, summarize
 from tinyllm.engine.record.reader import Run
 
@@ -44,11 +47,41 @@ COLUMNS = (
 """What the table shows of a `Summary`, in this order."""
 
 
+LEVEL_COLUMNS = (
+    Column("attainment", "met\n%", 100),
+    Column("goodput", "goodput\nreq/s"),
+    Column("goodput_per_gpu", "per GPU\nreq/s"),
+    Column("fluidity_index_mean", "fluidity\nindex"),
+    Column("qoe_mean", "\nQoE"),
+)
+"""What a run is worth under service levels."""
+
+TENANT_COLUMNS = (
+    Column("offered", "offered"),
+    Column("completed", "done"),
+    Column("service_share", "service\n%", 100),
+    Column("ttft_mean", "TTFT\nmean s"),
+    Column("ttft_p99", "\np99 s"),
+    Column("e2e_mean", "E2E\nmean s"),
+)
+ATTAINMENT = Column("attainment", "met\n%", 100)
+
+MAX_TENANTS = 8
+"""Tenants of a run that are shown one by one, those that were served most."""
+
+
 def print_comparison(
-    runs: Sequence[Run], *, warmup: float = 0.0, cooldown: float = 0.0, console: Console | None = None
+    runs: Sequence[Run],
+    *,
+    warmup: float = 0.0,
+    cooldown: float = 0.0,
+    levels: ServiceLevels | None = None,
+    console: Console | None = None,
 ) -> None:
-    """Print a line a run, then the warnings. `warmup` and `cooldown` as in `analysis.summary.summarize`."""
-    print_summaries([summarize(run, warmup, cooldown) for run in runs], labels(runs), console=console)
+    """Print a line a run, the warnings, and a line a tenant. Arguments as `analysis.summary.summarize`."""
+    summaries = [summarize(run, warmup, cooldown, levels) for run in runs]
+    print_summaries(summaries, labels(runs), console=console)
+    print_tenants(runs, warmup=warmup, cooldown=cooldown, levels=levels, console=console)
 
 
 def print_summaries(
@@ -57,19 +90,67 @@ def print_summaries(
     """Print the table of summaries that are there already, one name each."""
     console = console or _console()
     console.print(comparison_table(summaries, names))
+    if any(summary["attainment"] is not None for summary in summaries):
+        console.print(comparison_table(summaries, names, LEVEL_COLUMNS))
     for text, which in grouped_warnings(summaries, names):
         console.print(Text(f"! {which}: {text}", style="yellow"))
 
 
-def comparison_table(summaries: Sequence[Summary], names: Sequence[str]) -> Table:
+def print_tenants(
+    runs: Sequence[Run],
+    *,
+    warmup: float = 0.0,
+    cooldown: float = 0.0,
+    levels: ServiceLevels | None = None,
+    console: Console | None = None,
+) -> None:
+    """Print a line for each tenant of the runs that have more than one; nothing where none has."""
+    several = [(run, name) for run, name in zip(runs, labels(runs), strict=True) if num_tenants(run) > 1]
+    if not several:
+        return
+    columns = tenant_columns(levels)
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    table.add_column("\nrun", no_wrap=True, max_width=18, overflow="ellipsis")
+    table.add_column("\ntenant", no_wrap=True, max_width=22, overflow="ellipsis")
+    for column in columns:
+        table.add_column(column.heading, justify="right", no_wrap=True, vertical="bottom", min_width=8)
+    for run, name in several:
+        for tenant, numbers in tenant_rows(tenant_table(run, levels, warmup, cooldown), columns):
+            table.add_row(Text(name), Text(tenant), *numbers)
+    (console or _console()).print(table)
+
+
+def tenant_columns(levels: ServiceLevels | None) -> tuple[Column, ...]:
+    """What is shown of each tenant."""
+    return (*TENANT_COLUMNS, ATTAINMENT) if levels else TENANT_COLUMNS
+
+
+def tenant_rows(table: pd.DataFrame, columns: Sequence[Column]) -> list[tuple[str, list[str]]]:
+    """`(tenant, its numbers as text)`, at most `MAX_TENANTS`, then a line that counts the others."""
+    rows = [
+        (str(row["tenant"]), [_cell(row[column.key], column.scale) for column in columns])
+        for row in table.head(MAX_TENANTS).to_dict("records")
+    ]
+    if len(table) > MAX_TENANTS:
+        rows.append((f"… {len(table) - MAX_TENANTS:,} more", [""] * len(columns)))
+    return rows
+
+
+def _cell(value: Any, scale: float) -> str:
+    return format_number(None if value != value else value, scale)
+
+
+def comparison_table(
+    summaries: Sequence[Summary], names: Sequence[str], columns: Sequence[Column] = COLUMNS
+) -> Table:
     """The table as a rich renderable."""
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     table.add_column("\nrun", no_wrap=True, max_width=18, overflow="ellipsis")
     table.add_column("\npolicy", no_wrap=True, max_width=10, overflow="ellipsis")
-    for column in COLUMNS:
+    for column in columns:
         table.add_column(column.heading, justify="right", no_wrap=True, vertical="bottom", min_width=6)
     for summary, name in zip(summaries, names, strict=True):
-        numbers = (format_number(summary[column.key], column.scale) for column in COLUMNS)
+        numbers = (format_number(summary[column.key], column.scale) for column in columns)
         table.add_row(Text(name), Text(summary["policy"]), *numbers)
     return table
 

@@ -37,6 +37,7 @@ class Job:
     output: int
     refused: bool = False
     warmup: bool = False
+    tenant: str | None = None
     tokens: list[float] = field(default_factory=list)
     scheduled: float | None = None
     preemptions: int = 0
@@ -167,6 +168,7 @@ def _request_row(i: int, job: Job) -> dict[str, Any]:
         "request_id": f"r{i}",
         "source_row": i,
         "priority": 0,
+        "tenant": job.tenant,
         "arrival": job.arrival,
         "submitted": job.arrival,
         "prompt_tokens": job.prompt,

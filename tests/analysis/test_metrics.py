@@ -191,8 +191,8 @@ def test_attainment_counts_offered_requests_so_refused_ones_miss(serve):
     jobs = [{"arrival": 0.0, "prompt": 4, "output": 2} for _ in range(4)]
     path, _ = serve([*jobs, {"arrival": 0.0, "prompt": 4, "output": 2, "refused": True}], seats=2)
     # Two are served in [0, 2] s, two in [2, 4] s, one is refused.
-    assert attainment(read_run(path), ttft=1.0) == (5, 2, 0.4, 0.5)
-    assert attainment(read_run(path), ttft=3.0, e2e=4.0) == (5, 4, 0.8, 1.0)
+    assert attainment(read_run(path), ttft=1.0) == (5, 2, 0.4, 0.5, 0.5)
+    assert attainment(read_run(path), ttft=3.0, e2e=4.0) == (5, 4, 0.8, 1.0, 1.0)
 
 
 def test_a_request_of_one_token_cannot_miss_a_tpot_objective(serve):
@@ -229,3 +229,22 @@ def test_a_cut_that_leaves_nothing_is_refused(serve, warmup, cooldown):
     run = read_run(serve([{"arrival": float(i), "prompt": 1, "output": 1} for i in range(3)])[0])
     with pytest.raises(InputError):
         window(run, warmup, cooldown)
+
+
+@pytest.mark.parametrize(
+    ("cost_model", "gpus"), [({"kind": "roofline", "tp": 4}, 4), ({"kind": "linear"}, 1), (None, 1)]
+)
+def test_goodput_per_gpu_divides_by_the_tensor_parallel_degree(write, cost_model, gpus):
+    requests = [
+        {
+            "request_id": f"r{n}",
+            "arrival": 0.0,
+            "first_token": 1.0 + n,
+            "finished": 8.0,
+            "output_tokens": 3,
+            "finish_reason": "length",
+        }
+        for n in range(4)
+    ]
+    result = attainment(read_run(write(requests=requests, cost_model=cost_model)), ttft=2.0)
+    assert result == (4, 2, 0.5, 2 / 8, 2 / 8 / gpus)

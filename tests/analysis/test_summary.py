@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.metrics import ServiceLevels
 from analysis.summary import summarize
 from tinyllm.engine.record.reader import read_run
 from tinyllm.errors import InputError
@@ -171,3 +172,18 @@ def test_one_burst_at_the_start_is_no_instability(write):
 def test_a_window_without_requests_is_one_line(serve):
     with pytest.raises(InputError, match="leave no request of 1: shorten them"):
         summarize(read_run(serve([job()])[0]), warmup=10.0)
+
+
+def test_under_service_levels_what_did_not_complete_scores_0(serve):
+    jobs = [{"arrival": 0.0, "prompt": 4, "output": 3} for _ in range(3)]
+    run = read_run(serve([*jobs, {"arrival": 0.0, "prompt": 1, "output": 1, "refused": True}], seats=2)[0])
+    # Two are served at once, a token a second; the third is begun after 3 s and has its tokens at 4, 5 and 6 s.
+    summary = summarize(run, levels=ServiceLevels(ttft=1.0, tpot=1.0))
+    assert summary["attainment"] == 2 / 4
+    assert summary["goodput"] == summary["goodput_per_gpu"] == pytest.approx(2 / 6)
+    assert summary["fluidity_index_mean"] == pytest.approx((1 + 1 + 2 / (2 + 4) + 0) / 4)
+    # Read until 7 s: 3 tokens, begun at 4, 5 and 6 s, and in the ideal stream at 1, 2 and 3 s.
+    assert summary["qoe_mean"] == pytest.approx((1 + 1 + (2.5 + 1.5 + 0.5) / (5.5 + 4.5 + 3.5) + 0) / 4)
+    assert summarize(run, levels=ServiceLevels(e2e=3.0))["attainment"] == 2 / 4
+    assert summarize(run, levels=ServiceLevels(e2e=3.0))["qoe_mean"] is None
+    assert summarize(run)["attainment"] is None

@@ -7,7 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from analysis.table import MAX_WIDTH, format_number, labels, print_comparison
+from analysis.metrics import ServiceLevels
+from analysis.table import MAX_TENANTS, MAX_WIDTH, format_number, labels, print_comparison
 from tinyllm.engine.record.reader import read_run
 
 
@@ -66,3 +67,32 @@ def test_names_are_folders_and_differ_where_folders_agree(serve):
 )
 def test_numbers_have_three_digits_that_count(value, scale, text):
     assert format_number(value, scale) == text
+
+
+def _tenants_run(serve, tenants):
+    jobs = [{"arrival": 0.0, "prompt": 8, "output": 1 + n, "tenant": f"t{n}"} for n in range(tenants)]
+    return read_run(serve(jobs, name="shared")[0])
+
+
+def test_tenants_have_a_line_each_where_there_is_more_than_one(serve, runs):
+    lines = _printed([runs[0], _tenants_run(serve, 3)], MAX_WIDTH).splitlines()
+    shown = [line.split()[:2] for line in lines if line.startswith("shared") and " t" in line]
+    assert shown == [["shared", "t2"], ["shared", "t1"], ["shared", "t0"]]
+    assert max(len(line.rstrip()) for line in lines) <= MAX_WIDTH
+    assert "tenant" not in _printed(runs)
+
+
+def test_only_the_most_served_tenants_are_shown_and_the_others_counted(serve):
+    text = _printed([_tenants_run(serve, MAX_TENANTS + 3)])
+    assert "… 3 more" in text
+    assert " t2 " not in text and " t3 " in text
+
+
+def test_service_levels_have_a_table_of_their_own(runs):
+    assert "goodput" not in _printed(runs)
+    out = io.StringIO()
+    print_comparison(runs, levels=ServiceLevels(ttft=9, tpot=1), console=Console(file=out, width=MAX_WIDTH))
+    text = out.getvalue()
+    assert all(heading in text for heading in ("goodput", "per GPU", "fluidity", "QoE"))
+    (line,) = [line for line in text.splitlines() if line.startswith("fcfs") and " 100 " in line]
+    assert line.split()[-2:] == ["1.00", "1.00"]
