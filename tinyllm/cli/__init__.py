@@ -9,6 +9,7 @@ import typer
 
 from tinyllm.cli import trace
 from tinyllm.cli.compare import compare
+from tinyllm.cli.conform import conform
 from tinyllm.cli.cost import cost
 from tinyllm.cli.doctor import doctor
 from tinyllm.cli.generate import generate
@@ -27,7 +28,7 @@ app = typer.Typer(
     help="Study LLM serving: replay traces through real scheduling policies, simulated or on a real model.",
 )
 app.add_typer(trace.app, name="trace")
-for command in (replay, resim, report, cost, get_model, generate, compare, doctor):
+for command in (replay, resim, report, cost, get_model, generate, compare, doctor, conform):
     app.command()(command)
 
 
