@@ -77,12 +77,10 @@ class RealMode:
         records: list[ArrivalRecord],
         config: SchedulerConfig,
         policy: SchedulingPolicy,
-        writer: LogWriter,
         prefix_block_size: int | None,
-        progress: Report,
     ) -> RealReplay:
         """A run that is ready to start: the model is loaded, the prompts are made."""
-        return RealReplay(self._options, records, config, policy, writer, prefix_block_size, progress)
+        return RealReplay(self._options, records, config, policy, prefix_block_size)
 
 
 class RealReplay:
@@ -92,9 +90,7 @@ class RealReplay:
         options: with a model.
         records: the workload; arrivals count from the start of `run`.
         config, policy: of the scheduler; the prefix cache is in `config`.
-        writer: of the log.
         prefix_block_size: tokens that one prefix id stands for.
-        progress: told of the run's clock and the requests that have ended; may raise to end the run.
     """
 
     def __init__(
@@ -103,23 +99,19 @@ class RealReplay:
         records: Sequence[ArrivalRecord],
         config: SchedulerConfig,
         policy: SchedulingPolicy,
-        writer: LogWriter,
         prefix_block_size: int | None,
-        progress: Report,
     ) -> None:
         assert options.model is not None
         self._records = records
-        self._progress = progress
         self._ignore_eos = options.eos == "ignore"
         self._engine = RealEngine(
             options.model,
             config,
             policy,
-            lambda scheduler: LogRecorder(writer, scheduler),
-            options.device,
-            options.dtype or "float32",
-            options.attention,
-            options.seed,
+            device=options.device,
+            dtype=options.dtype or "float32",
+            attention=options.attention,
+            seed=options.seed,
         )
         self.core, self.scheduler = self._engine.core, self._engine.scheduler
         self._block_hashes: dict[str, list[bytes]] = {}
@@ -132,8 +124,13 @@ class RealReplay:
         """ns since the start of the run."""
         return time.monotonic_ns() - self._start
 
-    def run(self) -> None:
-        """Serve every request at its time; returns when all have ended or nothing can go on."""
+    def run(self, writer: LogWriter, progress: Report) -> None:
+        """Serve every request at its time; returns when all have ended or nothing can go on.
+
+        Args:
+            progress: told of the run's clock and the requests that have ended; may raise to end the run.
+        """
+        self.core.recorder = LogRecorder(writer, self.scheduler)
         self._start = time.monotonic_ns()
         submitter = Submitter(self._records, lambda: self.now)
         submitter.start()
@@ -151,7 +148,7 @@ class RealReplay:
                     for request in finished:
                         self._keep(request.request_id)
                     num_ended += len(finished)
-                self._progress(self.now, num_ended)
+                progress(self.now, num_ended)
         finally:
             submitter.stop()
 

@@ -65,8 +65,8 @@ class Run(Protocol):
     def now(self) -> int:
         """Time on the run's clock, integer ns."""
 
-    def run(self) -> None:
-        """Run to the end, or until nothing can go on."""
+    def run(self, writer: LogWriter, progress: Report) -> None:
+        """Run to the end, or until nothing can go on; `progress` may raise to end it between two steps."""
 
     def close(self, directory: Path) -> None:
         """Complete the log, also of a run that was cut short."""
@@ -94,11 +94,9 @@ class Mode(Protocol):
         records: list[ArrivalRecord],
         config: SchedulerConfig,
         policy: SchedulingPolicy,
-        writer: LogWriter,
         prefix_block_size: int | None,
-        progress: Report,
     ) -> Run:
-        """Everything that is done before the clock starts."""
+        """Everything that is done before the clock starts. Whatever is wrong with a model is found here."""
 
 
 def _simulated(options: ReplayOptions) -> Mode:
@@ -141,56 +139,26 @@ def replay(options: ReplayOptions, progress: Reporter | None = None) -> ReplayRe
     records = build_workload(trace, options, config.max_model_len)
     _refuse_hopeless(records, config)
 
+    started = time.perf_counter()
+    run = mode.make_run(records, config, policy, trace.prefix_block_size)
+    building_s = time.perf_counter() - started
     directory = RunDirectory(
         options.out, _manifest(options, config, trace) | mode.facts(), force=options.force
     )
     with log_errors(options.out):
         directory.write_workload(records)
-        return _execute(options, mode, policy, trace, config, records, directory, progress or no_progress)
-
-
-def _execute(
-    options: ReplayOptions,
-    mode: Mode,
-    policy: SchedulingPolicy,
-    trace: Trace,
-    config: SchedulerConfig,
-    records: list[ArrivalRecord],
-    directory: RunDirectory,
-    progress: Reporter,
-) -> ReplayResult:
-    started = time.perf_counter()
-    with between_steps() as check, progress(len(records)) as report:
-
-        def tick(now: int, done: int) -> None:
-            check()
-            report(now, done)
-
-        writer = directory.open_log(mode.flush_seconds)
-        run = mode.make_run(records, config, policy, writer, trace.prefix_block_size, tick)
-        try:
-            run.run()
-        except StopRequestedError:
-            run.close(directory.path)
-            directory.finish("interrupted", num_steps=run.core.num_steps)
-            raise IncompleteRunError(
-                f"{options.out}: interrupted; the log is valid up to then, and says so"
-            ) from None
-        except Exception as error:
-            # Most likely a policy of the user's, who needs the traceback. The steps before it are kept.
-            writer.flush()
-            directory.finish("interrupted", error=repr(error))
-            raise
-    stalled = _stalled(run)
-    clock_s = run.now / NS
-    run.close(directory.path)
-    run_time = time.perf_counter() - started
-    facts = {"num_steps": run.core.num_steps, "clock_s": clock_s, "run_time_s": run_time}
-    directory.finish("stalled" if stalled else "complete", **facts)
+        started = time.perf_counter()
+        _serve(run, directory, mode.flush_seconds, len(records), progress or no_progress)
+        stalled = _stalled(run)
+        clock_s = run.now / NS
+        run.close(directory.path)
+        run_time_s = building_s + time.perf_counter() - started
+        facts = {"num_steps": run.core.num_steps, "clock_s": clock_s, "run_time_s": run_time_s}
+        directory.finish("stalled" if stalled else "complete", **facts)
+        if mode.can_lag and not stalled:
+            _judge_lag(options, directory)
     if stalled:
         raise IncompleteRunError(f"{options.out}: stalled with nothing left to come; {stalled}")
-    if mode.can_lag:
-        _judge_lag(options, directory)
     provenance = trace.provenance
     return ReplayResult(
         directory=options.out,
@@ -199,9 +167,35 @@ def _execute(
         num_requests=len(records),
         num_steps=run.core.num_steps,
         clock_s=clock_s,
-        run_time_s=run_time,
+        run_time_s=run_time_s,
         warnings=provenance.warnings,
     )
+
+
+def _serve(
+    run: Run, directory: RunDirectory, flush_seconds: float | None, num_requests: int, progress: Reporter
+) -> None:
+    """Run to the end; where it is cut short, leave a log that says so."""
+    writer = directory.open_log(flush_seconds)
+    with between_steps() as check, progress(num_requests) as report:
+
+        def tick(now: int, done: int) -> None:
+            check()
+            report(now, done)
+
+        try:
+            run.run(writer, tick)
+        except StopRequestedError:
+            run.close(directory.path)
+            directory.finish("interrupted", num_steps=run.core.num_steps)
+            raise IncompleteRunError(
+                f"{directory.path}: interrupted; the log is valid up to then, and says so"
+            ) from None
+        except Exception as error:
+            # Most likely a policy of the user's, who needs the traceback. The steps before it are kept.
+            writer.flush()
+            directory.finish("interrupted", error=repr(error))
+            raise
 
 
 def _judge_lag(options: ReplayOptions, directory: RunDirectory) -> None:

@@ -91,12 +91,10 @@ class SimulatedMode:
         records: list[ArrivalRecord],
         config: SchedulerConfig,
         policy: SchedulingPolicy,
-        writer: LogWriter,
         prefix_block_size: int | None,
-        progress: Progress,
     ) -> SimulatedReplay:
         """A run that is ready to start."""
-        return SimulatedReplay(records, config, policy, self._cost, writer, prefix_block_size, progress)
+        return SimulatedReplay(records, config, policy, self._cost, prefix_block_size)
 
 
 class SimulatedReplay:
@@ -108,27 +106,28 @@ class SimulatedReplay:
         config: SchedulerConfig,
         policy: SchedulingPolicy,
         cost: CostModel,
-        writer: LogWriter,
         prefix_block_size: int | None = None,
-        progress: Progress | None = None,
     ) -> None:
+        self._records = records
+        self._cost = cost
         caching = config.enable_prefix_caching
+        self._hasher = prompt_hasher(config.block_size, prefix_block_size) if caching else None
         self.scheduler = Scheduler(config, policy)
-        self.recorder = LogRecorder(writer, self.scheduler)
         outputs = TargetLengthProcessor(config.max_model_len, config.block_size if caching else None)
-        self.core = EngineCore(self.scheduler, outputs, self.recorder)
-        hasher = prompt_hasher(config.block_size, prefix_block_size) if caching else None
-        self._simulation = Simulation(records, self.core, cost, hasher, progress)
+        self.core = EngineCore(self.scheduler, outputs)
+        self._simulation: Simulation | None = None
 
     @property
     def now(self) -> int:
         """Simulated time, integer ns."""
-        return self._simulation.now
+        return self._simulation.now if self._simulation else 0
 
-    def run(self) -> None:
+    def run(self, writer: LogWriter, progress: Progress) -> None:
         """Run to the end; `close` writes what is then still unfinished."""
+        self.core.recorder = LogRecorder(writer, self.scheduler)
+        self._simulation = Simulation(self._records, self.core, self._cost, self._hasher, progress)
         self._simulation.run()
 
     def close(self, directory: Path) -> None:
         """Complete the log at the time reached, also of a run that was cut short."""
-        self.recorder.close(self.now)
+        self.core.recorder.close(self.now)

@@ -336,6 +336,23 @@ def test_a_checkpoint_without_a_tokenizer_is_one_line(
     assert caught.value.exit_code == 2 and "\n" not in str(caught.value)
 
 
+def test_a_checkpoint_that_cannot_be_loaded_leaves_the_older_run_alone(
+    make_real: MakeReal, tiny_llama: Any, tmp_path: Path
+) -> None:
+    options = make_real()
+    replay(options)
+    before = (options.out / "manifest.json").read_bytes()
+    model = shutil.copytree(tiny_llama.directory, tmp_path / "cut")
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(InputError, match="safetensors"):
+        replay(make_real(model=model, force=True))
+    assert (options.out / "manifest.json").read_bytes() == before
+    with pytest.raises(InputError, match="safetensors"):
+        replay(make_real(model=model, out=tmp_path / "fresh"))
+    assert not (tmp_path / "fresh").exists()
+
+
 # ── the demo's part ──────────────────────────────────────────────────────────────────────────────────
 
 
