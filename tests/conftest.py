@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# The workers of a parallel run share the cores: a second thread each makes small matrix products many times slower.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 
 VOCAB_SIZE = 264
 """256 byte tokens and the special ones, rounded up to a multiple of 8; a random model may sample the rest too."""
