@@ -73,6 +73,9 @@ PRESETS: Final[dict[str, Preset]] = {
     ),
 }
 
+CHUNK_ROWS: Final = 65_536
+"""Rows that are Python objects at one time: these take ten times the memory of the arrays."""
+
 
 def generate(
     preset: str = "burstgpt-like",
@@ -122,8 +125,8 @@ def generate(
     entry = {"name": "generate", **arguments, "arrivals": repr(process), "failure_share": failure_share}
     entry |= {"prompt": repr(prompt) if prompt else None, "output": repr(output) if output else None}
     provenance = Provenance(source=f"generated:{preset}", format="generated", transforms=[entry])
-    tenants = [classes[member].tenant for member in members.tolist()]
-    return Trace(_rows(arrivals_ns, prompts, outputs, tenants, provenance), provenance)
+    tenants = [each.tenant for each in classes]
+    return Trace(_rows((arrivals_ns, prompts, outputs, members), tenants, provenance), provenance)
 
 
 def _lengths(rng: np.random.Generator, members: NDArray[np.int64], models: list[LengthModel]) -> Tokens:
@@ -135,17 +138,15 @@ def _lengths(rng: np.random.Generator, members: NDArray[np.int64], models: list[
 
 
 def _rows(
-    arrivals_ns: NDArray[np.int64],
-    prompts: Tokens,
-    outputs: Tokens,
-    tenants: list[str | None],
-    provenance: Provenance,
+    columns: tuple[NDArray[np.int64], ...], tenants: list[str | None], provenance: Provenance
 ) -> Iterator[TraceRow]:
-    columns = zip(arrivals_ns.tolist(), prompts.tolist(), outputs.tolist(), tenants, strict=True)
-    for index, (arrival_ns, prompt_tokens, output_tokens, tenant) in enumerate(columns):
-        provenance.rows_in += 1
-        provenance.rows_out += 1
-        yield TraceRow(index, arrival_ns, prompt_tokens, output_tokens, tenant)
+    """Rows of `columns`: arrivals in ns, prompts, outputs, numbers of tenants."""
+    for start in range(0, len(columns[0]), CHUNK_ROWS):
+        chunk = zip(*(column[start : start + CHUNK_ROWS].tolist() for column in columns), strict=True)
+        for index, (arrival_ns, prompt_tokens, output_tokens, member) in enumerate(chunk, start):
+            provenance.rows_in += 1
+            provenance.rows_out += 1
+            yield TraceRow(index, arrival_ns, prompt_tokens, output_tokens, tenants[member])
 
 
 def check_numbers(requests: int, seed: int, rate: float, failure_share: float = 0.0) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
@@ -51,7 +52,9 @@ class Arrivals:
         self.distinct = 0
         self._first = self._last = 0
         self._gap_squares = 0
-        self._bins = Counter[int]()
+        # Number and rows of each bin that has any, in order; 16 bytes a bin, where a dict takes 100.
+        self._bins = array("q")
+        self._bin_rows = array("q")
         self._whole_seconds = True
 
     def add(self, arrival_ns: int) -> None:
@@ -63,7 +66,12 @@ class Arrivals:
         self.distinct += gap > 0
         self._gap_squares += gap * gap
         self._last = arrival_ns
-        self._bins[(arrival_ns - self._first) // BIN_NS] += 1
+        index = (arrival_ns - self._first) // BIN_NS
+        if self._bins and self._bins[-1] == index:
+            self._bin_rows[-1] += 1
+        else:
+            self._bins.append(index)
+            self._bin_rows.append(1)
         self._whole_seconds &= arrival_ns % 1_000_000_000 == 0
 
     @property
@@ -85,7 +93,7 @@ class Arrivals:
         bins = self.span_ns // BIN_NS + 1
         if bins < 2:
             return None
-        squares = sum(rows * rows for rows in self._bins.values())
+        squares = sum(rows * rows for rows in self._bin_rows)
         return (bins * squares - self.rows**2) / (bins * self.rows)
 
     def warnings(self) -> list[str]:
@@ -111,7 +119,7 @@ class Arrivals:
         if self.rows < 100:
             return None
         early = bins = 0
-        for index, rows in self._bins.items():
+        for index, rows in zip(self._bins, self._bin_rows, strict=True):
             early, bins = early + rows, index + 1
             if early >= self.rows / 10:
                 break

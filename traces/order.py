@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final, Literal, get_args
 
 from tinyllm.errors import InputError
 from traces.formats.containers import locate
 from traces.schema import Provenance, TraceRow
+from traces.spool import Spool
 
 Order = Literal["error", "segment", "sort"]
 ORDERS: Final = get_args(Order)
+
+RUN_ROWS: Final = 65_536
+"""Rows that are sorted in memory, before the sorted runs are merged."""
 
 Located = tuple[int | None, int, TraceRow]
 """(line in the file or None, number of the data row, the row)."""
@@ -25,7 +31,7 @@ def in_order(
     * `error`: a step back raises `InputError` naming the row.
     * `segment`: the file holds recordings end to end; the first row after a step back arrives together with
       the last row before it, and the gaps inside each segment stay as they are.
-    * `sort`: a stable sort by arrival; buffers the whole trace.
+    * `sort`: a stable sort by arrival, over runs in a temporary file.
     """
     if order == "sort":
         return _sorted(located)
@@ -58,8 +64,16 @@ def _joined(located: Iterator[Located], provenance: Provenance) -> Iterator[Trac
 
 
 def _sorted(located: Iterator[Located]) -> Iterator[TraceRow]:
-    rows = sorted((row for _, _, row in located), key=lambda row: row.arrival_ns)
-    # Stamps relative to the first row are negative where a later row is earlier.
-    offset = min(rows[0].arrival_ns, 0) if rows else 0
-    for row in rows:
-        yield row._replace(arrival_ns=row.arrival_ns - offset) if offset else row
+    rows = (row for _, _, row in located)
+    with Spool() as spool:
+        runs = []
+        while run := sorted(islice(rows, RUN_ROWS), key=_arrival):
+            runs.append(spool.store(run))
+        # Stamps relative to the first row are negative where a later row is earlier.
+        offset = min((run.first.arrival_ns for run in runs if run.first), default=0)
+        for row in heapq.merge(*runs, key=_arrival):
+            yield row._replace(arrival_ns=row.arrival_ns - offset) if offset < 0 else row
+
+
+def _arrival(row: TraceRow) -> int:
+    return row.arrival_ns

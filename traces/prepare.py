@@ -1,4 +1,18 @@
-"""From a trace file to what is replayed: every transform in one fixed order."""
+"""From a trace file to what is replayed: every transform in one fixed order.
+
+1. load (`format`, `columns`, `unit`, `prefix_block_size`, `order`);
+2. `window`, in the file's own trace time, re-based to its start;
+3. `thin` to a share of the sessions;
+4. `spread_ticks`, a tick in seconds, while stamps are those of the file's clock;
+5. `superpose`, as `copies:seconds`;
+6. `length_scale`, for a KV cache of `block_size`;
+7. rows that cannot be served: `zero_output`, empty prompts, `max_context` with `over_context`;
+8. `head`: the first N of the rows that are left;
+9. re-base to the first row, unless the clock has a start of its own: a window's, or a generator's, now or
+   before the trace was exported;
+10. `idle_cap`, in seconds of trace time: before any scaling of the clock;
+11. `speedup` or `rate`.
+"""
 
 from __future__ import annotations
 
@@ -60,20 +74,7 @@ def prepare(
     idle_cap: float | None = None,
     seed: int = 0,
 ) -> Trace:
-    """The trace as a replay submits it. The order of the steps is fixed:
-
-    1. load (`format`, `columns`, `unit`, `prefix_block_size`, `order`);
-    2. `window`, in the file's own trace time, re-based to its start;
-    3. `thin` to a share of the sessions;
-    4. `spread_ticks`, a tick in seconds, while stamps are those of the file's clock;
-    5. `superpose`, as `copies:seconds`;
-    6. `length_scale`, for a KV cache of `block_size`;
-    7. rows that cannot be served: `zero_output`, empty prompts, `max_context` with `over_context`;
-    8. `head`: the first N of the rows that are left;
-    9. re-base to the first row, unless the clock has a start of its own: a window's, or a generator's, now or
-       before the trace was exported;
-    10. `idle_cap`, in seconds of trace time: before any scaling of the clock;
-    11. `speedup` or `rate`.
+    """The trace as a replay submits it, by the steps of this module in their order; None leaves a step out.
 
     `seed` is that of `thin` and `spread_ticks`.
 
@@ -84,28 +85,36 @@ def prepare(
     if speedup is not None and rate is not None:
         raise InputError("--speedup and --rate both set the clock; give one of them")
     transforms.check_over_context(over_context)  # also where no context is known that it could apply to
-    if isinstance(trace, Trace):
-        opened = trace
-    else:
-        opened = open_trace(
+    if not isinstance(trace, Trace):
+        trace = open_trace(
             trace, format=format, columns=columns, unit=unit, prefix_block_size=prefix_block_size, order=order
         )
     if window is not None:
-        opened = transforms.window(opened, *(parse_window(window) if isinstance(window, str) else window))
-    if thin is not None:
-        opened = sampling.thin(opened, thin, seed)
-    if spread_ticks is not None:
-        opened = clock.spread_ticks(opened, spread_ticks, seed)
-    if superpose is not None:
-        opened = sampling.superpose(opened, *sampling.parse_copies(superpose))
+        trace = transforms.window(trace, *(parse_window(window) if isinstance(window, str) else window))
+    trace = _sample(trace, thin, spread_ticks, superpose, seed)
     if length_scale is not None:
-        opened = scaling.length_scale(opened, length_scale, block_size)
-    opened = transforms.zero_output(opened, zero_output)
-    if max_context is not None:
-        opened = transforms.cap_context(opened, max_context, over_context)
+        trace = scaling.length_scale(trace, length_scale, block_size)
+    trace = _serveable(trace, zero_output, max_context, over_context)
     if head is not None:
-        opened = transforms.head(opened, head)
-    return not_empty(_set_clock(opened, idle_cap, speedup, rate))
+        trace = transforms.head(trace, head)
+    return not_empty(_set_clock(trace, idle_cap, speedup, rate))
+
+
+def _sample(trace: Trace, share: float | None, tick_s: float | None, copies: str | None, seed: int) -> Trace:
+    if share is not None:
+        trace = sampling.thin(trace, share, seed)
+    if tick_s is not None:
+        trace = clock.spread_ticks(trace, tick_s, seed)
+    if copies is not None:
+        trace = sampling.superpose(trace, *sampling.parse_copies(copies))
+    return trace
+
+
+def _serveable(
+    trace: Trace, zero_output: ZeroOutput, max_context: int | None, over_context: OverContext
+) -> Trace:
+    trace = transforms.zero_output(trace, zero_output)
+    return trace if max_context is None else transforms.cap_context(trace, max_context, over_context)
 
 
 def _set_clock(trace: Trace, idle_cap: float | None, speedup: float | None, rate: float | None) -> Trace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from tinyllm.errors import InputError
 from traces.formats.cells import INT64_MAX, CellError, parse_number, parse_time
 from traces.schema import Trace, TraceRow
+from traces.spool import Spool, Stored
 from traces.transforms import derive, drop
 
 MOST_COPIES = 1_000
@@ -65,7 +67,7 @@ def superpose(trace: Trace, copies: int, shift_ns: int) -> Trace:
 
     Copies share nothing: sessions and prefix ids are renamed per copy (`chat`, `chat#1`, …; `id · copies +
     copy`). Source rows stay unique: copy c numbers its rows from c times the entry's `stride`. Rows of one
-    time keep the order of their copies. The first row that is consumed reads the whole trace into memory;
+    time keep the order of their copies. Before the first row comes out, all are read into a temporary file;
     the rows that are added count as rows in.
 
     Raises:
@@ -83,36 +85,44 @@ def superpose(trace: Trace, copies: int, shift_ns: int) -> Trace:
 
 
 def _superpose(trace: Trace, copies: int, shift_ns: int, entry: dict[str, Any]) -> Iterator[TraceRow]:
-    rows = list(trace.rows)
-    if not rows:
-        return
-    stride = 1 + max(row.source_row for row in rows)
-    entry |= {"stride": stride, "rows_added": (copies - 1) * len(rows)}
-    _check_range(rows, copies, shift_ns, stride)
-    trace.provenance.rows_in += entry["rows_added"]
-    trace.provenance.rows_out += entry["rows_added"]
-    shifted = (
-        (row.arrival_ns + copy * shift_ns, copy, index)
-        for copy in range(copies)
-        for index, row in enumerate(rows)
-    )
-    for arrival_ns, copy, index in sorted(shifted):
-        yield _copy(rows[index], arrival_ns, copy, copies, stride)
+    largest = _Largest()
+    with Spool() as spool:
+        rows = spool.store(largest.watch(trace.rows))
+        if rows.last is None:
+            return
+        stride = 1 + largest.source_row
+        entry |= {"stride": stride, "rows_added": (copies - 1) * rows.num_rows}
+        last_ns = rows.last.arrival_ns + copies * shift_ns
+        if max(last_ns, copies * stride, (largest.prefix_id + 1) * copies) > INT64_MAX:
+            raise InputError("--superpose: 64 bits cannot hold the times or prefix ids of so many copies")
+        trace.provenance.rows_in += entry["rows_added"]
+        trace.provenance.rows_out += entry["rows_added"]
+        shifted = (_copy(rows, copy, copies, shift_ns, stride) for copy in range(copies))
+        # Rows of one time come in the order of these arguments.
+        yield from heapq.merge(*shifted, key=lambda row: row.arrival_ns)
 
 
-def _copy(row: TraceRow, arrival_ns: int, copy: int, copies: int, stride: int) -> TraceRow:
-    return row._replace(
-        source_row=row.source_row + copy * stride,
-        arrival_ns=arrival_ns,
-        session=row.session if copy == 0 or row.session is None else f"{row.session}#{copy}",
-        prefix_ids=None
-        if row.prefix_ids is None
-        else tuple(block_id * copies + copy for block_id in row.prefix_ids),
-    )
+class _Largest:
+    """The largest numbers of the rows that pass."""
+
+    def __init__(self) -> None:
+        self.source_row = self.prefix_id = 0
+
+    def watch(self, rows: Iterator[TraceRow]) -> Iterator[TraceRow]:
+        for row in rows:
+            self.source_row = max(self.source_row, row.source_row)
+            if row.prefix_ids:
+                self.prefix_id = max(self.prefix_id, *map(abs, row.prefix_ids))
+            yield row
 
 
-def _check_range(rows: list[TraceRow], copies: int, shift_ns: int, stride: int) -> None:
-    ids = max((abs(block_id) for row in rows for block_id in row.prefix_ids or ()), default=0)
-    largest = max(rows[-1].arrival_ns + copies * shift_ns, copies * stride, (ids + 1) * copies)
-    if largest > INT64_MAX:
-        raise InputError("--superpose: 64 bits cannot hold the times or prefix ids of so many copies")
+def _copy(rows: Stored, copy: int, copies: int, shift_ns: int, stride: int) -> Iterator[TraceRow]:
+    for row in rows:
+        yield row._replace(
+            source_row=row.source_row + copy * stride,
+            arrival_ns=row.arrival_ns + copy * shift_ns,
+            session=row.session if copy == 0 or row.session is None else f"{row.session}#{copy}",
+            prefix_ids=None
+            if row.prefix_ids is None
+            else tuple(block_id * copies + copy for block_id in row.prefix_ids),
+        )

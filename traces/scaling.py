@@ -15,6 +15,7 @@ from typing import Any
 from tinyllm.errors import InputError
 from traces.formats.cells import INT64_MAX
 from traces.schema import Trace, TraceRow
+from traces.spool import Spool
 from traces.transforms import derive
 
 _ROUNDED = Fraction(1, 10**6)
@@ -48,7 +49,7 @@ def speedup(trace: Trace, factor: float) -> Trace:
 def target_rate(trace: Trace, rate: float) -> Trace:
     """Scale the clock so that rows / span (first to last arrival) is `rate` a second.
 
-    The span is known at the end only, so the first row that is consumed reads the whole trace into memory.
+    The span is known at the end only: before the first row comes out, all are read into a temporary file.
 
     Raises:
         InputError: the rate is not a finite number above 0; the rows (when consumed) span no time.
@@ -59,17 +60,18 @@ def target_rate(trace: Trace, rate: float) -> Trace:
 
 
 def _at_rate(trace: Trace, rate: Fraction, entry: dict[str, Any]) -> Iterator[TraceRow]:
-    rows = list(trace.rows)
-    if not rows:
-        return
-    span_ns = rows[-1].arrival_ns - rows[0].arrival_ns
-    if span_ns == 0:
-        raise InputError(
-            f"--rate: the {len(rows)} rows arrive at one time, which no factor turns into a rate"
-        )
-    scale = len(rows) * 1_000_000_000 / (rate * span_ns)
-    entry["speedup"] = float(1 / scale)
-    yield from _scaled(iter(rows), scale, "--rate")
+    with Spool() as spool:
+        rows = spool.store(trace.rows)
+        if rows.first is None or rows.last is None:
+            return
+        span_ns = rows.last.arrival_ns - rows.first.arrival_ns
+        if span_ns == 0:
+            raise InputError(
+                f"--rate: the {rows.num_rows} rows arrive at one time, which no factor turns into a rate"
+            )
+        scale = rows.num_rows * 1_000_000_000 / (rate * span_ns)
+        entry["speedup"] = float(1 / scale)
+        yield from _scaled(iter(rows), scale, "--rate")
 
 
 def length_scale(trace: Trace, scale: float, block_size: int) -> Trace:

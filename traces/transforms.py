@@ -18,8 +18,9 @@ ZERO_OUTPUTS: Final = get_args(ZeroOutput)
 OverContext = Literal["refuse", "truncate", "drop"]
 OVER_CONTEXTS: Final = get_args(OverContext)
 
-READ_ON_ROWS: Final = 2_000_000
-"""Rows that are read past the end of a window or head, to count them and to learn the later rate."""
+READ_ON_ROWS: Final = 200_000
+"""Rows that are read past the end of a window or head, to count them and to learn the later rate: the whole of
+a small trace, and of a large one no more than a second or two."""
 
 UNLIKE_FACTOR: Final = 3.0
 """A head whose rate differs by more than this from that of the rows after it is not like the trace."""
