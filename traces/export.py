@@ -53,13 +53,14 @@ def provenance_dict(provenance: Provenance) -> dict[str, Any]:
 
 
 def _write_csv(trace: Trace, path: Path) -> None:
-    *names, _ = TraceRow._fields
+    names = [_column(name, trace.prefix_block_size) for name in TraceRow._fields]
     with path.open("w", encoding="utf-8", newline="") as file:
         # With this line end (the default) a CR and a LF inside a name are both quoted.
         writer = csv.writer(file, lineterminator="\r\n")
-        writer.writerow([*names, prefix_column(trace.prefix_block_size)])
-        for *cells, ids in trace.rows:
-            writer.writerow([*cells, None if ids is None else json.dumps(ids)])
+        writer.writerow(names)
+        for row in trace.rows:
+            ids = None if row.prefix_ids is None else json.dumps(row.prefix_ids)
+            writer.writerow(row._replace(prefix_ids=ids))  # type: ignore[arg-type]  # as text
 
 
 def _write_parquet(trace: Trace, path: Path) -> None:
@@ -81,8 +82,14 @@ def _parquet_schema(prefix_block_size: int | None) -> Any:
     import pyarrow as pa
 
     types = {"tenant": pa.string(), "session": pa.string(), "prefix_ids": pa.list_(pa.int64())}
-    names = {"prefix_ids": prefix_column(prefix_block_size)}
-    return pa.schema([(names.get(name, name), types.get(name, pa.int64())) for name in TraceRow._fields])
+    return pa.schema(
+        [(_column(name, prefix_block_size), types.get(name, pa.int64())) for name in TraceRow._fields]
+    )
+
+
+def _column(name: str, prefix_block_size: int | None) -> str:
+    """The column of a row's field; that of prefix ids also says how many tokens an id stands for."""
+    return prefix_column(prefix_block_size) if name == "prefix_ids" else name
 
 
 def _batches(rows: Iterator[TraceRow]) -> Iterator[list[TraceRow]]:

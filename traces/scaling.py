@@ -83,9 +83,12 @@ def length_scale(trace: Trace, scale: float, block_size: int) -> Trace:
         block_size: of the KV cache; the scaled prefix block must be a multiple of it.
 
     Raises:
-        InputError: the scale is not a finite number above 0, or does not suit the trace's prefix blocks.
+        InputError: the scale is not a finite number above 0, or does not suit the trace's prefix blocks; a
+            block size below 1.
     """
     exact = _positive("--length-scale", scale)
+    if block_size < 1:
+        raise InputError(f"--block-size: {block_size} is not a number of tokens; give 1 or more")
     prefix_block_size = trace.prefix_block_size
     if prefix_block_size is not None:
         scaled = prefix_block_size * exact
@@ -127,4 +130,6 @@ def _scaled(rows: Iterator[TraceRow], scale: Fraction, option: str) -> Iterator[
             raise InputError(
                 f"{option}: row {row.source_row} would arrive after 292 years; give a larger number"
             )
-        yield row._replace(arrival_ns=arrival_ns)
+        # The whole clock is scaled, so that the time from a response to the next turn is, too.
+        elapsed_ns = None if row.elapsed_ns is None else math.floor(row.elapsed_ns * scale)
+        yield row._replace(arrival_ns=arrival_ns, elapsed_ns=elapsed_ns)

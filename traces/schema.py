@@ -22,6 +22,7 @@ class TraceRow(NamedTuple):
         prefix_ids: ids of the prompt's prefix blocks, `ceil(prompt_tokens / Trace.prefix_block_size)` of
             them, the last may be partial; equal id = equal block content *and* equal prefix. None where the
             trace has none.
+        elapsed_ns: from the arrival to the end of the response in the traced service, or None.
     """
 
     source_row: int
@@ -32,6 +33,7 @@ class TraceRow(NamedTuple):
     session: str | None = None
     priority: int = 0
     prefix_ids: tuple[int, ...] | None = None
+    elapsed_ns: int | None = None
 
 
 @dataclass

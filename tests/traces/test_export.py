@@ -30,7 +30,8 @@ def any_rows(draw: st.DrawFn) -> list[TraceRow]:
         )
         priority = draw(st.integers(-9, 9))
         numbers = draw(st.integers(0, 10**9)), at, prompt, draw(st.integers(0, 40))
-        rows.append(TraceRow(*numbers, draw(NAMES), draw(NAMES), priority, ids))
+        elapsed = draw(st.none() | st.integers(0, 2**63 - 1))
+        rows.append(TraceRow(*numbers, draw(NAMES), draw(NAMES), priority, ids, elapsed))
     return rows
 
 

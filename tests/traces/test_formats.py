@@ -33,8 +33,8 @@ def test_burstgpt_3_is_read_by_name_and_an_empty_session_is_none(load: Load) -> 
         "19440161.0,,2,ChatGPT,36,29,65,API log\n"
     )
     assert rows == [
-        TraceRow(0, 19_440_110 * 10**9, 906, 446, "GPT-4", "1722ac82-0a46"),
-        TraceRow(1, 19_440_161 * 10**9, 36, 29, "ChatGPT"),
+        TraceRow(0, 19_440_110 * 10**9, 906, 446, "GPT-4", "1722ac82-0a46", elapsed_ns=43 * 10**9),
+        TraceRow(1, 19_440_161 * 10**9, 36, 29, "ChatGPT", elapsed_ns=2 * 10**9),
     ]
 
 

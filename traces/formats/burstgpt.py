@@ -1,7 +1,8 @@
 """BurstGPT (Wang et al., KDD '25, doi 10.1145/3711896.3737413): files 1, 2 and 3.
 
 Times are seconds from midnight of the first day; rows of one second are in true order. File 3 has two more
-columns in the middle, so columns are found by name. There the prompt already holds the conversation so far.
+columns in the middle, so columns are found by name. There the prompt already holds the conversation so far,
+and `Elapsed time` is that of the whole response.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ def _parse(record: Record) -> TraceRow:
         output_tokens=record.count("Response tokens"),
         tenant=record.text("Model"),
         session=record.text("Session ID"),
+        elapsed_ns=record.time("Elapsed time", "s") if record.text("Elapsed time") else None,
     )
 
 

@@ -58,6 +58,7 @@ def _parser(source: Source) -> Parse:
             session=record.text("session"),
             priority=record.integer("priority"),
             prefix_ids=ids,
+            elapsed_ns=record.time("elapsed_ns", "ns") if record.text("elapsed_ns") else None,
         )
 
     return parse
