@@ -66,6 +66,38 @@ def test_prepare_writes_what_a_replay_would_submit(trace: Path, tmp_path: Path) 
     assert max(after.arrival_ns - row.arrival_ns for row, after in pairwise(rows)) <= 10**9
 
 
+def test_a_length_scale_means_the_same_in_every_command(trace: Path, tmp_path: Path) -> None:
+    outs = [tmp_path / name for name in ("prepared.parquet", "converted.parquet")]
+    for command, out in zip(("prepare", "convert"), outs, strict=True):
+        _run(command, trace, "--length-scale", "0.25", "--out", out)
+        exported = open_trace(out)
+        (entry,) = exported.provenance.transforms
+        assert {"name": "length_scale", "scale": 0.25} in entry["from"]["transforms"]
+    lengths = [[row[2:4] for row in open_trace(out).rows] for out in outs]
+    assert lengths == [[(3, 1), (8, 1)], [(3, 1), (5, 0), (8, 1)]]
+    assert "mean 6, median 6," in _run("info", trace, "--length-scale", "0.25")
+
+
+@pytest.mark.parametrize("command", ["info", "convert", "prepare"])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--length-scale", "0.03"], "the nearest scale that works is 0.03125"),
+        (["--length-scale", "0.03125", "--block-size", "64"], "the nearest scale that works is 0.125"),
+        (["--length-scale", "0"], "--length-scale: 0 is not a finite number above 0"),
+        (["--length-scale", "0.5", "--block-size", "0"], "--block-size: 0"),
+    ],
+)
+def test_a_length_scale_that_does_not_suit_is_refused_by_every_command(
+    tmp_path: Path, command: str, options: list[str], said: str
+) -> None:
+    path, out = tmp_path / "trace.jsonl", tmp_path / "out.csv"
+    path.write_text('{"timestamp": 0, "input_length": 600, "output_length": 9, "hash_ids": [1, 2]}\n')
+    with pytest.raises(InputError, match=said):
+        _run(command, path, *options, *(() if command == "info" else ("--out", out)))
+    assert not out.exists()
+
+
 def test_window_says_what_it_left_out(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     assert "1 of 3 rows (dropped: before_window 1, after_window 1)" in _run(

@@ -1,7 +1,8 @@
-"""Options of every command that reads a trace."""
+"""Options of every command that reads a trace, and the groups of them that `tinyllm trace` takes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -71,3 +72,81 @@ OverContextOption = Annotated[
 ]
 OutOption = Annotated[Path, typer.Option("--out", help="File to write: .parquet or .csv.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the file.")]
+BlockSizeOption = Annotated[
+    int, typer.Option("--block-size", help="Tokens of a KV block, which --length-scale has to suit.")
+]
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How a file is read: what `traces.load.open_trace` takes."""
+
+    format: FormatOption = None
+    columns: ColumnsOption = None
+    unit: UnitOption = None
+    prefix_block_size: PrefixBlockSizeOption = None
+    order: OrderOption = "error"
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """What is done to its rows: what `traces.prepare.prepare` takes, `requests` as its `head`."""
+
+    window: WindowOption = None
+    zero_output: ZeroOutputOption = "drop"
+    max_context: MaxContextOption = None
+    over_context: OverContextOption = "refuse"
+    requests: RequestsOption = None
+    thin: ThinOption = None
+    spread_ticks: SpreadTicksOption = None
+    superpose: SuperposeOption = None
+    length_scale: LengthScaleOption = None
+    idle_cap: IdleCapOption = None
+    speedup: SpeedupOption = None
+    rate: RateOption = None
+    seed: SeedOption = 0
+
+
+@dataclass(frozen=True)
+class GenerateOptions:
+    """What a generator makes: what `traces.synthetic.SyntheticOptions` holds."""
+
+    requests: Annotated[
+        int | None, typer.Option("--requests", help="Number of rows; default: 1000, of --clients all.")
+    ] = None
+    preset: Annotated[str, typer.Option("--preset", help="burstgpt-like, burstgpt-generator or poisson.")] = (
+        "burstgpt-like"
+    )
+    rate: Annotated[
+        float | None, typer.Option("--rate", help="Mean arrivals a second; default: preset's.")
+    ] = None
+    cv: Annotated[
+        float | None,
+        typer.Option("--cv", help="Burstiness: 0 even, 1 Poisson, above 1 bursty; default: preset's."),
+    ] = None
+    arrivals: Annotated[
+        str | None,
+        typer.Option("--arrivals", help="poisson, gamma:cv=3, weibull:cv=2, on-off:on=10,off=30, diurnal."),
+    ] = None
+    clients: Annotated[
+        Path | None, typer.Option("--clients", help="ServeGen's client files (one or a directory of them).")
+    ] = None
+    conversations: Annotated[
+        bool,
+        typer.Option("--conversations", help="Sessions with growing history; --rate counts their starts."),
+    ] = False
+    turns: Annotated[float, typer.Option("--turns", help="Mean turns of a conversation.")] = 3.13
+    think: Annotated[
+        float, typer.Option("--think", help="Median seconds from turn to turn of a conversation.")
+    ] = 144.0
+    prompt_lengths: Annotated[
+        str | None,
+        typer.Option("--prompt-lengths", help="E.g. constant:tokens=512, lognormal:median=300,sigma=1."),
+    ] = None
+    output_lengths: Annotated[
+        str | None, typer.Option("--output-lengths", help="E.g. zipf:exponent=1.1,max=1023.")
+    ] = None
+    failure_share: Annotated[
+        float, typer.Option("--failure-share", help="Share of rows with no output, as in real traces.")
+    ] = 0.0
+    seed: Annotated[int, typer.Option("--seed", help="Equal seeds give equal traces.")] = 0
