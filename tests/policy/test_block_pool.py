@@ -74,9 +74,10 @@ class PoolMachine(RuleBasedStateMachine):
     def release(self, data: st.DataObject) -> None:
         owner = self.owners.pop(self._pick(data, list(range(len(self.owners)))))
         self.pool.free(reversed(owner))
+        hashed = {block for block, _ in self.registered}
         for block in reversed(owner):
             if not self._owned(block):
-                self.free.insert(len(self.free) if self.caching else 0, block)
+                self.free.insert(len(self.free) if block in hashed else 0, block)
 
     @invariant()
     def agrees_with_the_model(self) -> None:
@@ -114,13 +115,17 @@ TestPoolWithoutPrefixCache = UncachedPoolMachine.TestCase
 TestPoolWithoutPrefixCache.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 
 
-def test_with_a_prefix_cache_never_used_blocks_go_first_and_then_the_longest_free() -> None:
-    pool = PrefixCachingBlockPool(6)
-    first, second = pool.get(2), pool.get(2)
+def test_with_a_prefix_cache_blank_blocks_go_first_then_never_used_ones_then_the_longest_free() -> None:
+    pool = PrefixCachingBlockPool(8)
+    first, second, blank = pool.get(2), pool.get(2), pool.get(2)
+    for block in first + second:
+        pool.register(block, f"content of {block}")
     pool.free(reversed(second))
+    pool.free(reversed(blank))
     pool.free(reversed(first))
-    assert pool.free_order() == [4, 5, 3, 2, 1, 0]
-    assert pool.get(3) == [4, 5, 3]
+    assert pool.free_order() == [4, 5, 6, 7, 3, 2, 1, 0]
+    assert pool.get(5) == [4, 5, 6, 7, 3]
+    assert pool.num_cached == 3
 
 
 def test_without_a_prefix_cache_the_block_freed_last_goes_first_and_never_used_ones_last() -> None:
@@ -148,11 +153,12 @@ def test_a_failed_get_changes_no_count_no_order_and_no_hash() -> None:
 def test_a_hit_without_an_owner_leaves_the_free_list_from_its_middle() -> None:
     pool = PrefixCachingBlockPool(3)
     blocks = pool.get(3)
-    pool.register(blocks[1], "b")
+    for block, block_hash in zip(blocks, "abc", strict=True):
+        pool.register(block, block_hash)
     pool.free(blocks)
-    assert (pool.free_order(), pool.num_cached) == ([0, 1, 2], 1)
+    assert (pool.free_order(), pool.num_cached) == ([0, 1, 2], 3)
     pool.touch([1])
-    assert (pool.free_order(), pool.num_cached, pool.num_used) == ([0, 2], 0, 1)
+    assert (pool.free_order(), pool.num_cached, pool.num_used) == ([0, 2], 2, 1)
 
 
 def test_a_block_loses_its_hash_at_the_moment_it_is_handed_out_again_and_not_before() -> None:

@@ -119,10 +119,11 @@ class ManagerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         resident = self.residents.pop(data.draw(st.integers(0, len(self.residents) - 1)))
+        hashed = {block for block, _ in self.held}
         for block in reversed(resident.block_ids):
             self.owners[block].remove(resident.request_id)
             if not self.owners[block]:
-                self.free.append(block)
+                self.free.insert(len(self.free) if block in hashed else 0, block)
         self.kv.free(resident)
         assert (resident.block_ids, resident.num_slots) == ([], 0)
 

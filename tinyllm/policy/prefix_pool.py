@@ -12,11 +12,12 @@ from tinyllm.policy.request import BlockHash
 class PrefixCachingBlockPool(BlockPool):
     """Blocks that requests of an equal prefix share. Every operation on one block is O(1).
 
-    A block is *referenced* (count ≥ 1) or *free*. Free blocks are handed out in eviction order::
+    A block is *referenced* (count ≥ 1) or *free*. Free blocks are handed out in eviction order, those that hold
+    nothing of worth before any that can still be hit (as in vLLM)::
 
-        never used, by id  │  used before, longest free first
-        ───────────────────┼─────────────────────────────────
-        _num_touched …     │  _free (an ordered dict)
+        freed without a hash, last one first  │  never used, by id  │  freed with a hash, longest free first
+        ──────────────────────────────────────┼─────────────────────┼───────────────────────────────────────
+        _stack                                │  _num_touched …     │  _free (an ordered dict)
 
     A free block keeps its hash until it is handed out again, and can be taken back by that hash (`touch`)
     until then.
@@ -33,12 +34,12 @@ class PrefixCachingBlockPool(BlockPool):
     @property
     def num_free(self) -> int:
         """Blocks without an owner, those with a cached hash included."""
-        return self.num_blocks - self._num_touched + len(self._free)
+        return self.num_blocks - self._num_touched + len(self._stack) + len(self._free)
 
     @property
     def num_used(self) -> int:
         """Blocks with an owner."""
-        return self._num_touched - len(self._free)
+        return self._num_touched - len(self._stack) - len(self._free)
 
     def count_free(self, block_ids: Sequence[int]) -> int:
         """How many of these blocks, all used before, have no owner now."""
@@ -55,14 +56,16 @@ class PrefixCachingBlockPool(BlockPool):
             ValueError: fewer are free; the pool is unchanged. Callers look at `num_free` first.
         """
         self._check_free(num_blocks)
-        blocks = self._get_untouched(min(num_blocks, self.num_blocks - self._num_touched))
-        self._ref_counts.extend([1] * len(blocks))
+        blocks = [self._stack.pop() for _ in range(min(num_blocks, len(self._stack)))]
+        untouched = self._get_untouched(min(num_blocks - len(blocks), self.num_blocks - self._num_touched))
+        self._ref_counts.extend([0] * len(untouched))
+        blocks += untouched
         for _ in range(num_blocks - len(blocks)):
             block_id, _ = self._free.popitem(last=False)
-            self._ref_counts[block_id] = 1
-            if block_id in self._hash_of:
-                self._forget(block_id)
+            self._forget(block_id)
             blocks.append(block_id)
+        for block_id in blocks:
+            self._ref_counts[block_id] = 1
         return blocks
 
     def touch(self, block_ids: Iterable[int]) -> None:
@@ -70,21 +73,24 @@ class PrefixCachingBlockPool(BlockPool):
         for block_id in block_ids:
             if self._ref_counts[block_id] == 0:
                 del self._free[block_id]
-                self.num_cached -= block_id in self._hash_of
+                self.num_cached -= 1
             self._ref_counts[block_id] += 1
 
     def free(self, block_ids: Iterable[int]) -> None:
-        """Take one owner from each block; the ones left with none join the end of the free list in this order.
+        """Take one owner from each block; the ones left with none become free in this order.
 
         Give the last block of a sequence first: a prefix is then evicted from its end.
         """
-        ref_counts, free, hash_of = self._ref_counts, self._free, self._hash_of
+        ref_counts, free, hash_of, stack = self._ref_counts, self._free, self._hash_of, self._stack
         for block_id in block_ids:
             count = ref_counts[block_id] - 1
             ref_counts[block_id] = count
             if count == 0:
-                free[block_id] = None
-                self.num_cached += block_id in hash_of
+                if block_id in hash_of:
+                    free[block_id] = None
+                    self.num_cached += 1
+                else:
+                    stack.append(block_id)
 
     def register(self, block_id: int, block_hash: BlockHash) -> None:
         """Make a referenced block, whose KV is computed, findable by the hash of its content."""
@@ -114,7 +120,7 @@ class PrefixCachingBlockPool(BlockPool):
 
     def free_order(self) -> list[int]:
         """The ids of the free blocks, next one first, for tests and debugging. O(num_blocks)."""
-        return [*range(self._num_touched, self.num_blocks), *self._free]
+        return [*reversed(self._stack), *range(self._num_touched, self.num_blocks), *self._free]
 
     def check_integrity(self, owned: Sequence[Sequence[int]]) -> list[str]:
         """Recount everything from scratch against the blocks that requests own; return what is wrong."""
@@ -126,8 +132,10 @@ class PrefixCachingBlockPool(BlockPool):
         if counts != self._ref_counts:
             wrong = [i for i, count in enumerate(counts) if count != self._ref_counts[i]]
             faults.append(f"reference counts differ from the owners' for blocks {wrong[:5]}")
-        if [i for i, count in enumerate(counts) if count == 0] != sorted(self._free):
+        if [i for i, count in enumerate(counts) if count == 0] != sorted([*self._stack, *self._free]):
             faults.append("the free list is not the list of blocks without an owner")
+        if any(block_id in self._hash_of for block_id in self._stack):
+            faults.append("a block with a hash is free among those without")
         cached = sum(1 for block_id in self._free if block_id in self._hash_of)
         if cached != self.num_cached:
             faults.append(f"{cached} free blocks have a hash, the counter says {self.num_cached}")
