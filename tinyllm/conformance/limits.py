@@ -42,6 +42,17 @@ def _check_budget(scheduler: Scheduler, batch: ScheduledBatch) -> None:
     elif config.long_prefill_token_threshold:
         longest = max(counts)
         require(longest <= config.long_prefill_token_threshold, f"a chunk of {longest} tokens")
+    for phase, count, most in (
+        ("prefill", batch.prefill_tokens, config.max_num_prefill_tokens),
+        ("decode", batch.decode_seqs, config.max_num_decode_tokens),
+    ):
+        require(most is None or count <= most, f"{count} {phase} tokens exceed their limit")
+    if config.batching == "prefill-first":
+        require(not (batch.prefill_seqs and batch.decode_seqs), "prefills and decodes in one step")
+    if config.max_num_partial_prefills is not None:
+        completed = batch.prefill_seqs - len(batch.partial_rows)
+        partial = sum(not request.is_decoding for request in scheduler.running) - completed
+        require(partial <= config.max_num_partial_prefills, f"{partial} partial prefills exceed their limit")
 
 
 def _check_victims(scheduler: Scheduler, batch: ScheduledBatch, names: list[str]) -> None:

@@ -74,6 +74,8 @@ class Stepper:
 
     def schedule(self) -> ScheduledBatch | None:
         """Begin a step; `finish` ends it."""
+        for request in self.scheduler.drop_expired(self.now):
+            self.outputs.remove(request.request_id)
         batch = self.scheduler.schedule(self.now)
         if batch is not None:
             check_batch(self.scheduler, batch)

@@ -28,14 +28,19 @@ def report_lines(report: Report) -> Iterator[str]:
     )
 
 
-def _fault_lines(fault: Fault) -> Iterator[str]:
-    yield f"     {fault.what}"
-    yield f"     {len(fault.world.arrivals)} requests, {_config(fault.world)}"
-    rows = [_COLUMNS, *(_row(arrival) for arrival in fault.world.arrivals)]
+def world_lines(world: World) -> Iterator[str]:
+    """A world as a line of options and a table of requests."""
+    yield f"{len(world.arrivals)} requests, {_config(world)}"
+    rows = [_COLUMNS, *(_row(arrival) for arrival in world.arrivals)]
     shown = [i for i, name in enumerate(_COLUMNS) if i < 5 or any(row[i] != "—" for row in rows[1:])]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
     for row in rows:
-        yield "     " + "  ".join(row[i].rjust(widths[i]) for i in shown)
+        yield "  ".join(row[i].rjust(widths[i]) for i in shown)
+
+
+def _fault_lines(fault: Fault) -> Iterator[str]:
+    for line in (fault.what, *world_lines(fault.world)):
+        yield f"     {line}"
 
 
 def _config(world: World) -> str:

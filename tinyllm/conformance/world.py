@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-from tinyllm.conformance.stepper import Stepper
+from tinyllm.conformance.stepper import STEP_NS, Stepper
 from tinyllm.policy import SchedulingPolicy
 
 MOST_IDLE_STEPS = 24
@@ -122,7 +122,27 @@ def _draw_config(rng: Random, may_preempt: bool) -> dict[str, Any]:
     }
     if config["admission"] == "reserve-output" and not may_preempt:
         config["preemption"] = "never"
+    if rng.randrange(2):
+        config |= _draw_rules(rng, config, may_preempt)
     return config
+
+
+def _draw_rules(rng: Random, config: dict[str, Any], may_preempt: bool) -> dict[str, Any]:
+    """Rules beyond the defaults: of what a step mixes, whom it turns away and where victims go."""
+    rules: dict[str, Any] = {
+        "batching": rng.choice(["mixed", "prefill-first"] + ["static"] * (not may_preempt)),
+        "max_num_decode_tokens": rng.choice([None, None, 1, 2]),
+        "max_queued_requests": rng.choice([None, None, 3]),
+        "early_rejection": rng.choice(["none", "expired", "predicted"]),
+        "step_estimate": rng.choice(["0.001:0", "0.0002:0.0001:0.0001:0.00001"]),
+    }
+    if config["enable_chunked_prefill"]:
+        rules["max_num_prefill_tokens"] = rng.choice([None, 1, 5])
+        rules["max_num_partial_prefills"] = rng.choice([None, 1, 2])
+        rules["tpot_slo"] = rng.choice([None, 0.001, 0.002])
+    if not config["enable_prefix_caching"] and "preemption" not in config and rng.randrange(2):
+        rules |= {"preemption": "swap", "num_cpu_blocks": rng.choice([2, 8, 100])}
+    return rules
 
 
 def _draw_arrival(rng: Random, name: str, step: int, config: dict[str, Any]) -> Arrival:
@@ -142,5 +162,7 @@ def _draw_arrival(rng: Random, name: str, step: int, config: dict[str, Any]) -> 
         content = "".join(rng.choice("ab") for _ in range(prompt // config["block_size"]))
         # Chained: the hash of a block is all the content up to its end.
         fields["block_hashes"] = [content[: i + 1] for i in range(len(content))]
+    if rng.randrange(3) == 2:
+        fields["ttft_deadline"] = STEP_NS * (step + rng.choice([0, 2, 5, 20]))
     abort_step = step + rng.randint(0, 12) if rng.randrange(20) == 19 else None
     return Arrival(name, step, prompt, output, rng.randint(1, max_tokens), abort_step, fields)

@@ -32,6 +32,8 @@ class EngineCore:
         self.output_processor = output_processor
         self.recorder: Recorder = recorder or NullRecorder()
         self.num_steps = 0
+        self.dropped: list[Request] = []
+        """Requests that the last `begin_step` rejected after they had waited."""
         self._start = 0
         self._scheduled = 0
 
@@ -69,8 +71,12 @@ class EngineCore:
         return True
 
     def begin_step(self, now: int) -> ScheduledBatch | None:
-        """Schedule the next step; None if nothing can run now."""
+        """Schedule the next step; None if nothing can run now. Requests that early rejection drops end here."""
         self._start = self._scheduled = now
+        self.dropped = self.scheduler.drop_expired(now)
+        for request in self.dropped:
+            self.output_processor.remove(request.request_id)
+            self.recorder.dropped(request, now)
         return self.scheduler.schedule(now)
 
     def finish_step(
@@ -111,6 +117,8 @@ class EngineCore:
             The requests that ended with it, or None if nothing could run.
         """
         batch = self.begin_step(clock() if now is None else now)
+        for request in self.dropped:
+            runner.remove(request.request_id)
         if batch is None:
             return None
         self._scheduled = clock()

@@ -59,6 +59,8 @@ def real_config(
         raise InputError(f"engine option {unknown[0]}: unknown; choose from {', '.join(known)}")
     model_config = ModelConfig.from_directory(model_dir)
     config = SchedulerConfig(**options)
+    if config.preemption == "swap":
+        raise InputError("--preemption swap exists in simulation only: choose recompute")
     config = replace(config, max_model_len=_max_model_len(config, model_config))
     if "num_gpu_blocks" in options:
         return config
@@ -174,7 +176,7 @@ class RealEngine:
         """
         request = request_from(record)
         # Asked first: an id in use must not touch the state of the request that has it.
-        if self.scheduler.refusal(request) is None:
+        if self.scheduler.refusal(request, now) is None:
             try:
                 self._admit(request, prompt_token_ids, params)
             except InputError as error:

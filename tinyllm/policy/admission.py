@@ -15,14 +15,15 @@ def most_slots(config: SchedulerConfig, request: Request) -> int:
 
 
 def slots_at_admission(
-    config: SchedulerConfig, request: Request, num_cached_blocks: int, chunk_tokens: int
+    config: SchedulerConfig, request: Request, num_computed: int, chunk_tokens: int
 ) -> int:
-    """Slots for which blocks are taken when a waiting request is admitted with this first chunk."""
+    """Slots for which blocks are taken when a waiting request, of which `num_computed` tokens have their KV, is
+    admitted with this first chunk."""
     if config.admission == "reserve-output":
         return most_slots(config, request)
     if config.admission == "full-prompt":
         return request.num_tokens
-    return min(num_cached_blocks * config.block_size + chunk_tokens, request.num_tokens)
+    return min(num_computed + chunk_tokens, request.num_tokens)
 
 
 def refusal(config: SchedulerConfig, request: Request) -> str | None:

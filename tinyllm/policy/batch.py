@@ -14,11 +14,13 @@ class Outcome(NamedTuple):
         num_sampled: output tokens gained (1 in an engine without speculative decoding).
         finish_reason: why the request ended with this token, or None.
         new_block_hashes: hashes of blocks that these tokens filled up (prefix cache only).
+        predicted_output_tokens: a predictor's new guess of the whole output length, or None to keep the old.
     """
 
     num_sampled: int
     finish_reason: FinishReason | None = None
     new_block_hashes: tuple[BlockHash, ...] = ()
+    predicted_output_tokens: int | None = None
 
 
 ONE_TOKEN: Final = Outcome(1)
@@ -46,6 +48,7 @@ class ScheduledBatch:
         prefill_seqs, prefill_tokens: rows in phase prefill, and Σ p over them.
         prefill_attention_pairs: Σ p·x + p(p + 1)/2 over the prefill rows (query-key pairs of causal attention).
         prefill_context_tokens: Σ (x + p) over the prefill rows (KV entries read).
+        swapped_out_blocks, swapped_in_blocks: KV blocks copied to host memory and back before this step.
     """
 
     __slots__ = (
@@ -63,6 +66,8 @@ class ScheduledBatch:
         "prefill_seqs",
         "prefill_tokens",
         "requests",
+        "swapped_in_blocks",
+        "swapped_out_blocks",
     )
 
     def __init__(self) -> None:
@@ -80,6 +85,8 @@ class ScheduledBatch:
         self.prefill_tokens = 0
         self.prefill_attention_pairs = 0
         self.prefill_context_tokens = 0
+        self.swapped_out_blocks = 0
+        self.swapped_in_blocks = 0
 
     @property
     def samples(self) -> list[bool]:

@@ -6,13 +6,31 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from tinyllm.errors import InputError
+from tinyllm.policy.estimate import StepEstimate
 
 Admission = Literal["first-chunk", "full-prompt", "reserve-output"]
-Preemption = Literal["recompute", "never"]
+Preemption = Literal["recompute", "swap", "never"]
+BatchingName = Literal["mixed", "prefill-first", "static"]
+EarlyRejectionName = Literal["none", "expired", "predicted"]
 
 
 _MOST = 2**31 - 1
 """Of anything counted: products of two such numbers still fit the log's columns."""
+
+_COUNTS = ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_gpu_blocks")
+_OPTIONAL_COUNTS = (
+    "num_cpu_blocks",
+    "max_num_prefill_tokens",
+    "max_num_decode_tokens",
+    "max_num_partial_prefills",
+    "max_queued_requests",
+)
+_CHOICES: dict[str, Any] = {
+    "admission": Admission,
+    "preemption": Preemption,
+    "batching": BatchingName,
+    "early_rejection": EarlyRejectionName,
+}
 
 
 def _require(ok: bool, option: str, value: object, mend: str) -> None:
@@ -40,7 +58,18 @@ class SchedulerConfig:
         admission: for how many slots a request takes blocks when admitted: those of its first chunk,
             of all its tokens so far, or of its prompt and declared output.
         watermark: fraction of the pool that an admission leaves free, waived when nothing runs.
-        preemption: `recompute` frees the victim's blocks; `never` needs `reserve-output`.
+        preemption: `recompute` frees the victim's blocks, `swap` copies them to host memory (in simulation only);
+            `never` needs `reserve-output`.
+        num_cpu_blocks: host blocks for `swap`.
+        batching: what a step may mix (`tinyllm.policy.batching`).
+        max_num_prefill_tokens, max_num_decode_tokens: tokens of a step in each phase at most; None for no limit but
+            the budget.
+        max_num_partial_prefills: residents at most whose prompt a step leaves unfinished; None for no limit.
+        tpot_slo: seconds from token to token; given, prefill chunks shrink so that decoding requests keep to it as
+            far as `step_estimate` knows (`tinyllm.policy.chunking`).
+        step_estimate: `StepEstimate.parse`'s text, for the decisions that need a belief of a step's time.
+        max_queued_requests: waiting requests at most, a further one is refused; None for no limit.
+        early_rejection: what becomes of requests that miss their first-token deadline (`tinyllm.policy.rejection`).
 
     Raises:
         InputError: a value out of range or two that exclude each other, by the option's name.
@@ -57,11 +86,21 @@ class SchedulerConfig:
     admission: Admission = "first-chunk"
     watermark: float = 0.0
     preemption: Preemption = "recompute"
+    num_cpu_blocks: int | None = None
+    batching: BatchingName = "mixed"
+    max_num_prefill_tokens: int | None = None
+    max_num_decode_tokens: int | None = None
+    max_num_partial_prefills: int | None = None
+    tpot_slo: float | None = None
+    step_estimate: str | None = None
+    max_queued_requests: int | None = None
+    early_rejection: EarlyRejectionName = "none"
 
     def __post_init__(self) -> None:
-        for option in ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_gpu_blocks"):
+        for option in _COUNTS + _OPTIONAL_COUNTS:
             value = getattr(self, option)
             in_range = _is_whole(value) and 1 <= value <= _MOST
+            in_range = in_range or (value is None and option in _OPTIONAL_COUNTS)
             _require(in_range, option, value, "give a whole number of at least 1 (and below 2^31)")
         _require(
             self.max_model_len is None
@@ -82,14 +121,45 @@ class SchedulerConfig:
             self.watermark,
             "give a fraction in [0, 1)",
         )
-        for option, choices in (("admission", get_args(Admission)), ("preemption", get_args(Preemption))):
+        for option, choices in _CHOICES.items():
             value = getattr(self, option)
-            _require(value in choices, option, value, f"choose one of {', '.join(choices)}")
+            _require(
+                value in get_args(choices), option, value, f"choose one of {', '.join(get_args(choices))}"
+            )
+        _require(
+            self.tpot_slo is None or 1e-9 <= self.tpot_slo <= 1e9,
+            "tpot_slo",
+            self.tpot_slo,
+            "give seconds, more than 0 and at most 1e9",
+        )
+        self.estimate()
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Refuse options that exclude or need each other."""
         if self.preemption == "never" and self.admission != "reserve-output":
             raise InputError(
                 "--preemption never needs --admission reserve-output: "
                 "only blocks taken at admission are sure to suffice"
             )
+        if self.preemption == "swap" and self.num_cpu_blocks is None:
+            raise InputError("--preemption swap needs --num-cpu-blocks, the host blocks to swap to")
+        if self.preemption == "swap" and self.enable_prefix_caching:
+            raise InputError("--preemption swap excludes the prefix cache: give --no-enable-prefix-caching")
+        if not self.enable_chunked_prefill:
+            for option in ("max_num_prefill_tokens", "max_num_partial_prefills", "tpot_slo"):
+                if getattr(self, option) is not None:
+                    raise InputError(f"--{option.replace('_', '-')} cuts prompts: it needs chunked prefill")
+        for option, given in (
+            ("tpot-slo", self.tpot_slo is not None),
+            ("early-rejection predicted", self.early_rejection == "predicted"),
+        ):
+            if given and self.step_estimate is None:
+                raise InputError(f"--{option} needs --step-estimate, e.g. 0.02:5e-5")
+
+    def estimate(self) -> StepEstimate | None:
+        """The belief of a step's time that was given."""
+        return None if self.step_estimate is None else StepEstimate.parse(self.step_estimate)
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON-able values, for the manifest."""

@@ -19,7 +19,9 @@ def waits_for(scheduler: Scheduler, request: Request, now: int) -> str:
     if len(scheduler.running) >= scheduler.config.max_num_seqs:
         return f"waits for one of {scheduler.config.max_num_seqs} seats"
     cached = scheduler.kv.find_cached_blocks(request)
-    slots = slots_at_admission(scheduler.config, request, len(cached), scheduler.chunk_limit)
+    slots = slots_at_admission(
+        scheduler.config, request, len(cached) * scheduler.config.block_size, scheduler.chunk_limit
+    )
     needed = scheduler.kv.num_blocks_to_admit(cached, slots)
     kept_free = scheduler.kv.watermark_blocks if scheduler.running else 0
     usable = max(0, scheduler.kv.pool.num_free - kept_free)

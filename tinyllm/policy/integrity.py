@@ -18,7 +18,7 @@ def check_integrity(scheduler: Scheduler) -> None:
     """
     faults = [fault for request in scheduler.unfinished() for fault in _request_faults(request)]
     faults += _membership_faults(scheduler)
-    faults += scheduler.kv.check_integrity(scheduler.running)
+    faults += scheduler.kv.check_integrity(scheduler.running, scheduler.waiting.requests())
     pool = scheduler.kv.pool
     if pool.num_used + pool.num_free != pool.num_blocks:
         faults.append("used and free blocks do not add up to the pool")
@@ -59,7 +59,9 @@ def _request_faults(request: Request) -> list[str]:
         faults.append(f"{name}: {request.num_computed_tokens} of {request.num_tokens} tokens computed")
     if request.num_output_tokens > request.max_tokens:
         faults.append(f"{name}: more output than max_tokens")
-    if request.state is not RequestState.RUNNING and (request.block_ids or request.num_computed_tokens):
+    if request.state is not RequestState.RUNNING and (
+        request.block_ids or (request.num_computed_tokens and not request.num_cpu_blocks)
+    ):
         faults.append(f"{name}: holds blocks or computed tokens and does not run")
     if request.is_decoding and request.num_computed_tokens != request.num_tokens - 1:
         faults.append(

@@ -92,7 +92,16 @@ class KVBlockManager:
         request.num_slots = 0
         request.num_registered_blocks = 0
 
-    def check_integrity(self, residents: Iterable[Request]) -> list[str]:
+    def preempt(self, request: Request) -> bool:
+        """Take the blocks from a victim; return whether its KV is kept elsewhere, so that nothing is lost."""
+        self.free(request)
+        return False
+
+    def discard(self, request: Request) -> int:
+        """Give up what `preempt` kept, copied back by now or needed no more; return its number of blocks."""
+        return 0
+
+    def check_integrity(self, residents: Iterable[Request], waiting: Iterable[Request] = ()) -> list[str]:
         """Recompute the pool from the resident requests' block tables; return what is wrong."""
         faults = []
         tables = []

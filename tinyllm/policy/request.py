@@ -48,14 +48,16 @@ class Request:
         ttft_deadline, e2e_deadline: due times in ns since the start of the run, None where there is none.
         num_prompt_tokens, num_output_tokens: `num_tokens` is their sum.
         num_computed_tokens: tokens whose KV is in the cache, prefix hits included.
-        num_cached_tokens: prefix hits at the last admission.
+        num_cached_tokens: tokens whose KV was there at the last admission: prefix hits, or swapped in.
         num_recomputed_tokens: tokens computed again after preemptions, summed over the life of the request.
         num_preemptions: how often it lost its blocks.
         admitted_index: rises with every admission, over all requests; −1 before the first.
         preempted_index: rises with every preemption, over all requests; −1 before the first.
         is_decoding: has sampled a token since its last admission.
+        first_token_time: when the step of its first output token ended, ns; None before.
         block_ids: the KV blocks that it holds, in token order.
         num_slots: tokens for which `block_ids` has room.
+        num_cpu_blocks: blocks of host memory that hold its KV while it is swapped out.
         block_hashes: hashes of the full blocks of its tokens so far (empty without a prefix cache).
     """
 
@@ -67,11 +69,13 @@ class Request:
         "computed_high_water",
         "e2e_deadline",
         "finish_reason",
+        "first_token_time",
         "index",
         "is_decoding",
         "max_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_cpu_blocks",
         "num_output_tokens",
         "num_preemptions",
         "num_prompt_tokens",
@@ -127,10 +131,12 @@ class Request:
         self.admitted_index = -1
         self.preempted_index = -1
         self.is_decoding = False
+        self.first_token_time: int | None = None
         self.computed_high_water = 0
 
         self.block_ids: list[int] = []
         self.num_slots = 0
+        self.num_cpu_blocks = 0
         self.block_hashes: list[BlockHash] = list(block_hashes)
         self.num_registered_blocks = 0
 

@@ -10,9 +10,13 @@ from tinyllm.errors import InputError
 from tinyllm.policy.admission import refusal, slots_at_admission
 from tinyllm.policy.base import FOREVER, Key, SchedulingPolicy
 from tinyllm.policy.batch import ONE_TOKEN, Outcome, ScheduledBatch
+from tinyllm.policy.batching import BATCHING, Phase
+from tinyllm.policy.chunking import DeadlineChunks
 from tinyllm.policy.config import SchedulerConfig
-from tinyllm.policy.kv_manager import KVBlockManager
+from tinyllm.policy.rejection import EarlyRejection
 from tinyllm.policy.request import FinishReason, Request, RequestState
+from tinyllm.policy.swap import make_kv_manager
+from tinyllm.policy.units import NS_PER_S
 from tinyllm.policy.waiting import WaitingQueue, full_key, make_queue
 
 
@@ -26,8 +30,8 @@ class Scheduler:
     2. running requests by key; where blocks are missing, the last one not yet scheduled loses its own;
     3. waiting requests by key, if move 2 preempted nobody.
 
-    What a step has already scheduled is never taken back. `update_from_output` ends the step. Requests are
-    added and aborted only between steps.
+    `tinyllm.policy.batching` composes moves 2 and 3. What a step has already scheduled is never taken back.
+    `update_from_output` ends the step. Requests are added and aborted only between steps.
     """
 
     def __init__(self, config: SchedulerConfig, policy: SchedulingPolicy) -> None:
@@ -36,14 +40,14 @@ class Scheduler:
                 "--preemption never excludes a preemptive policy: choose --preemption recompute, "
                 "or --policy-arg preemptive=false"
             )
+        if policy.preemptive and config.batching == "static":
+            raise InputError(
+                "--batching static excludes a preemptive policy, whose victims nobody could replace: "
+                "choose another, or --policy-arg preemptive=false"
+            )
         self.config = config
         self.policy = policy
-        self.kv = KVBlockManager(
-            config.num_gpu_blocks,
-            config.block_size,
-            enable_prefix_caching=config.enable_prefix_caching,
-            watermark=config.watermark,
-        )
+        self.kv = make_kv_manager(config)
         self.running: list[Request] = []
         """Residents in the order of the last step; held ones at the end."""
         self.waiting: WaitingQueue = make_queue(policy)
@@ -57,6 +61,10 @@ class Scheduler:
         self.chunk_limit = config.max_num_batched_tokens
         if config.enable_chunked_prefill and config.long_prefill_token_threshold:
             self.chunk_limit = min(self.chunk_limit, config.long_prefill_token_threshold)
+        self._batching = BATCHING[config.batching]()
+        self._chunks = _make_chunks(config)
+        self._rejection = _make_rejection(config)
+        self._prefill_limit = config.max_num_batched_tokens
         # A call for every token of a policy that does not listen is a tenth of a step.
         self._reports_tokens = type(policy).on_tokens is not SchedulingPolicy.on_tokens
 
@@ -75,11 +83,17 @@ class Scheduler:
         """All waiting and running requests, in the order in which they were added."""
         return list(self._requests.values())
 
-    def refusal(self, request: Request) -> str | None:
+    def refusal(self, request: Request, now: int) -> str | None:
         """Why this request can't be added, or None. Asking changes nothing."""
         if request.request_id in self._requests:
             return f"a request with the id {request.request_id!r} is not finished yet"
-        return refusal(self.config, request)
+        reason = refusal(self.config, request)
+        most_queued = self.config.max_queued_requests
+        if reason is None and most_queued is not None and len(self.waiting) >= most_queued:
+            reason = f"{most_queued} requests wait already, max_queued_requests is reached"
+        if reason is None and self._rejection is not None:
+            reason = self._rejection.refusal(request, self._requests.values(), now)
+        return reason
 
     def add_request(self, request: Request, now: int) -> str | None:
         """Let a request wait.
@@ -87,7 +101,7 @@ class Scheduler:
         Returns:
             None, or the reason for which it is refused; then nothing has changed but its own state.
         """
-        reason = self.refusal(request)
+        reason = self.refusal(request, now)
         if reason is not None:
             # The very object that is being served may be handed in twice: it must not notice.
             if self._requests.get(request.request_id) is not request:
@@ -99,7 +113,18 @@ class Scheduler:
         self._requests[request.request_id] = request
         self.policy.on_arrival(request, now)
         self.waiting.add(request, now)
+        if self._rejection is not None:
+            self._rejection.watch(request)
         return None
+
+    def drop_expired(self, now: int) -> list[Request]:
+        """End the requests that wait past their first-token deadline, under `early_rejection`; return them."""
+        if self._rejection is None:
+            return []
+        expired = self._rejection.expired(now)
+        for request in expired:
+            self.abort(request.request_id, now, FinishReason.REJECTED)
+        return expired
 
     def abort(self, request_id: str, now: int, reason: FinishReason = FinishReason.ABORT) -> Request | None:
         """End an unfinished request and free what it holds; None if there is no such request."""
@@ -121,10 +146,8 @@ class Scheduler:
         self._order_running(now)
         if self.policy.preemptive:
             self._preempt_for_waiting(batch, now)
-        num_victims = len(batch.preempted)
-        budget = self._schedule_running(batch, now)
-        if len(batch.preempted) == num_victims:
-            self._schedule_waiting(batch, budget, now)
+        self._prefill_limit = self._most_prefill_tokens(now)
+        self._batching.compose(self, batch, now)
         return batch if batch.requests else None
 
     def update_from_output(
@@ -154,8 +177,15 @@ class Scheduler:
             request.num_output_tokens += outcome.num_sampled
             request.num_tokens += outcome.num_sampled
             request.block_hashes += outcome.new_block_hashes
+            if outcome.predicted_output_tokens is not None:
+                request.predicted_output_tokens = outcome.predicted_output_tokens
+                self._steps_in_order, self._order_is_fixed = 0, False
             if outcome.finish_reason is not None:
                 finished.append((request, outcome.finish_reason))
+        for row in batch.prefill_rows:
+            request = batch.requests[row]
+            if request.first_token_time is None and request.num_output_tokens:
+                request.first_token_time = now
         if self._reports_tokens:
             self._report_sampled(batch, outcomes, now)
         if self.config.enable_prefix_caching:
@@ -220,7 +250,7 @@ class Scheduler:
         if best_key is None:
             return
         cached = self.kv.find_cached_blocks(best)
-        num_slots = slots_at_admission(self.config, best, len(cached), self.chunk_limit)
+        num_slots = slots_at_admission(self.config, best, self._num_kept(best, cached), self.chunk_limit)
         protected = set(cached)
         lost: Counter[int] = Counter()
         freed = 0
@@ -242,21 +272,32 @@ class Scheduler:
                     self._preempt_last(batch, now)
                 return
 
-    def _schedule_running(self, batch: ScheduledBatch, now: int) -> int:
-        """Give running requests their tokens in order; return the budget that is left."""
+    def _most_prefill_tokens(self, now: int) -> int:
+        """Prompt tokens of the step that begins now, at most."""
+        limit = self.config.max_num_prefill_tokens or self.config.max_num_batched_tokens
+        if self._chunks is not None:
+            allowed = self._chunks.prefill_tokens(self.running, now)
+            limit = limit if allowed is None else min(limit, allowed)
+        return limit
+
+    def schedule_running(self, batch: ScheduledBatch, now: int, phase: Phase | None = None) -> int:
+        """Move 2: give running requests (of one phase) their tokens in order; return the budget that is left."""
         budget = self.config.max_num_batched_tokens
-        running = self.running
         # The hot loop of a simulation: bound methods and sums in locals.
         add_row, add_count = batch.requests.append, batch.num_scheduled_tokens.append
+        chunk_limit, prefill_limit = self.chunk_limit, self._prefill_limit
         decode_context_tokens = 0
-        # The list loses victims at its end meanwhile: then the iteration ends earlier, as it must.
-        for request in islice(running, len(running) - self._num_held):
+        for request in self._rows(phase):
             if budget == 0:
                 break
             num_computed = request.num_computed_tokens
-            num_new = request.num_tokens - num_computed
-            if num_new > 1:
-                num_new = min(num_new, self.chunk_limit, budget)
+            if request.is_decoding:
+                num_new = 1
+            else:
+                prefill_left = prefill_limit - batch.prefill_tokens
+                num_new = min(request.num_tokens - num_computed, chunk_limit, budget, prefill_left)
+                if num_new == 0:
+                    continue
             slots = num_computed + num_new
             if slots > request.num_slots and not self._grow(request, slots, batch, now):
                 break
@@ -273,21 +314,43 @@ class Scheduler:
         batch.num_sampled += batch.decode_seqs
         return budget
 
-    def _schedule_waiting(self, batch: ScheduledBatch, budget: int, now: int) -> None:
-        """Admit waiting requests in order while budget, seats and blocks last."""
-        if budget == 0 or len(self.running) >= self.config.max_num_seqs:
-            return
+    def _rows(self, phase: Phase | None) -> Iterator[Request]:
+        """The residents that may get tokens, in order. Lazy: where the list loses victims at its end, this ends
+        earlier, as it must."""
+        rows = islice(self.running, len(self.running) - self._num_held)
+        most_decodes = self.config.max_num_decode_tokens
+        if phase is None and most_decodes is None:
+            return rows
+        return _eligible(rows, phase, most_decodes or self.config.max_num_seqs)
+
+    def schedule_waiting(self, batch: ScheduledBatch, budget: int, now: int) -> bool:
+        """Move 3: admit waiting requests in order while budget, seats and blocks last.
+
+        Returns:
+            Whether the limits of the step ended it, not seats, blocks or the queue.
+        """
+        if len(self.running) >= self.config.max_num_seqs:
+            return False
+        if budget == 0 or batch.prefill_tokens == self._prefill_limit:
+            return len(self.waiting) > 0
+        step_is_full = False
         for request in self._candidates(now):
-            num_new = self._admit(request, budget, now)
+            cached = self.kv.find_cached_blocks(request)
+            num_kept = self._num_kept(request, cached)
+            num_new = self._first_chunk(request.num_tokens - num_kept, batch, budget)
             if num_new == 0:
-                if not self.policy.overtake:
-                    return
+                step_is_full = True
+            elif self._admit(request, cached, num_kept, num_new, batch, now):
+                self._add_prefill(batch, request, num_new, now)
+                budget -= num_new
+                if len(self.running) >= self.config.max_num_seqs:
+                    return False
+                if budget == 0 or batch.prefill_tokens == self._prefill_limit:
+                    return len(self.waiting) > 0
                 continue
-            batch.admitted.append(request)
-            self._add_prefill(batch, request, num_new, now)
-            budget -= num_new
-            if budget == 0 or len(self.running) >= self.config.max_num_seqs:
-                return
+            if not self.policy.overtake:
+                break
+        return step_is_full
 
     def _candidates(self, now: int) -> Iterator[Request]:
         if self.policy.overtake:
@@ -297,27 +360,50 @@ class Scheduler:
             while (best := self.waiting.best(now)) is not None:
                 yield best
 
-    def _admit(self, request: Request, budget: int, now: int) -> int:
-        """Make a waiting request run, if it fits; return the tokens of its first chunk, 0 if it has to wait."""
-        cached = self.kv.find_cached_blocks(request)
-        num_cached = len(cached) * self.config.block_size
-        num_left = request.num_tokens - num_cached
-        num_new = min(num_left, self.chunk_limit, budget)
-        if num_new < num_left and not self.config.enable_chunked_prefill:
-            return 0
-        num_slots = slots_at_admission(self.config, request, len(cached), num_new)
+    def _num_kept(self, request: Request, cached: list[int]) -> int:
+        """Tokens of a waiting request that need not be computed: hits of the prefix cache, or swapped out."""
+        return len(cached) * self.config.block_size or request.num_computed_tokens
+
+    def _first_chunk(self, num_left: int, batch: ScheduledBatch, budget: int) -> int:
+        """Tokens that a request with so many to compute gets when admitted; 0 where the step has no room."""
+        num_new = min(num_left, self.chunk_limit, budget, self._prefill_limit - batch.prefill_tokens)
+        if num_new < num_left:
+            most_partial = self.config.max_num_partial_prefills
+            if not self.config.enable_chunked_prefill:
+                return 0
+            if most_partial is not None and self._num_partial(batch) >= most_partial:
+                return 0
+        return num_new
+
+    def _num_partial(self, batch: ScheduledBatch) -> int:
+        """Residents whose prompt is not finished with this step."""
+        return sum(not r.is_decoding for r in self.running) - batch.prefill_seqs + len(batch.partial_rows)
+
+    def _admit(
+        self,
+        request: Request,
+        cached: list[int],
+        num_kept: int,
+        num_new: int,
+        batch: ScheduledBatch,
+        now: int,
+    ) -> bool:
+        """Make a waiting request run, if its blocks can be had."""
+        num_slots = slots_at_admission(self.config, request, num_kept, num_new)
         if not self.kv.admit(request, cached, num_slots, waive_watermark=not self.running):
-            return 0
+            return False
+        batch.swapped_in_blocks += self.kv.discard(request)
         self.waiting.remove(request)
         request.state = RequestState.RUNNING
-        request.num_computed_tokens = request.num_cached_tokens = num_cached
+        request.num_computed_tokens = request.num_cached_tokens = num_kept
         request.admitted_index = self._num_admissions
         self._num_admissions += 1
         # The next step sorts, unless the keys of running requests never move and this one's is the largest.
         if not (self._order_is_fixed and self._comes_last(request, now)):
             self._steps_in_order = 0
         self.running.append(request)
-        return num_new
+        batch.admitted.append(request)
+        return True
 
     def _add_prefill(self, batch: ScheduledBatch, request: Request, num_new: int, now: int) -> None:
         """Append a row that computes known tokens: a chunk of the prompt, or what a preemption lost."""
@@ -360,10 +446,12 @@ class Scheduler:
         """Take the blocks of the last running request: a held one if there is one, else the largest key."""
         victim = self.running.pop()
         self._num_held -= self._num_held > 0
-        self.kv.free(victim)
         victim.computed_high_water = max(victim.computed_high_water, victim.num_computed_tokens)
+        if self.kv.preempt(victim):
+            batch.swapped_out_blocks += victim.num_cpu_blocks
+        else:
+            victim.num_computed_tokens = 0
         victim.state = RequestState.PREEMPTED
-        victim.num_computed_tokens = 0
         victim.is_decoding = False
         victim.num_preemptions += 1
         victim.preempted_index = self._num_preemptions
@@ -374,7 +462,33 @@ class Scheduler:
 
     def _finish(self, request: Request, reason: FinishReason, now: int) -> None:
         self.kv.free(request)
+        self.kv.discard(request)
         del self._requests[request.request_id]
         request.state = RequestState.FINISHED
         request.finish_reason = reason
         self.policy.on_finish(request, now)
+
+
+def _eligible(rows: Iterator[Request], phase: Phase | None, most_decodes: int) -> Iterator[Request]:
+    """The rows of a phase, decoding ones up to a limit."""
+    for request in rows:
+        if phase is not None and request.is_decoding != (phase == "decode"):
+            continue
+        if request.is_decoding:
+            if most_decodes == 0:
+                continue
+            most_decodes -= 1
+        yield request
+
+
+def _make_chunks(config: SchedulerConfig) -> DeadlineChunks | None:
+    estimate = config.estimate()
+    if config.tpot_slo is None or estimate is None:
+        return None
+    return DeadlineChunks(estimate, round(config.tpot_slo * NS_PER_S), config.block_size)
+
+
+def _make_rejection(config: SchedulerConfig) -> EarlyRejection | None:
+    if config.early_rejection == "none":
+        return None
+    return EarlyRejection(config, config.estimate() if config.early_rejection == "predicted" else None)

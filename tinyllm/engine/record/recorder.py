@@ -36,6 +36,9 @@ class Recorder(Protocol):
     def aborted(self, request: Request, now: int) -> None:
         """A request was ended from outside, between steps."""
 
+    def dropped(self, request: Request, now: int) -> None:
+        """A request that waited was rejected, since its deadline had passed."""
+
     def stepped(
         self,
         batch: ScheduledBatch,
@@ -58,6 +61,7 @@ class NullRecorder:
     def queued(self, record: ArrivalRecord, request: Request, now: int) -> None: ...
     def rejected(self, record: ArrivalRecord, now: int, reason: str) -> None: ...
     def aborted(self, request: Request, now: int) -> None: ...
+    def dropped(self, request: Request, now: int) -> None: ...
     def stepped(
         self,
         batch: ScheduledBatch,
@@ -133,6 +137,10 @@ class LogRecorder:
 
     def aborted(self, request: Request, now: int) -> None:
         self._end(request, now, "aborted", self._step - 1)
+
+    def dropped(self, request: Request, now: int) -> None:
+        late = "its first-token deadline passed while it waited (early rejection)"
+        self._end(request, now, "rejected", self._step - 1, error=late, detail=late)
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -285,12 +293,13 @@ class LogRecorder:
         last_step: int,
         reason: FinishReason | None = None,
         error: str | None = None,
+        detail: str | None = None,
     ) -> None:
         track = self._tracks.pop(request.request_id)
         self._close_span(track, last_step, failed=error is not None)
         reason = reason or request.finish_reason
         assert reason is not None
-        self._event(now, request.request_id, event, detail=reason.value)
+        self._event(now, request.request_id, event, detail=detail or reason.value)
         self._write_request(track, now, reason, error)
 
     def _write_request(self, track: _Track, now: int, reason: FinishReason, error: str | None) -> None:
