@@ -19,6 +19,9 @@ INPUT_WEIGHT, OUTPUT_WEIGHT = 1, 2
 GAP_TIMES = 1_000
 """Evenly spaced times of a window at which the largest service gap is looked for."""
 
+MAX_TENANTS = 8
+"""Tenants of a run that tables and figures show one by one, those that were served most."""
+
 NO_TENANT = "(none)"
 """Stands for the requests that name no tenant."""
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -20,10 +21,14 @@ from matplotlib.ticker import FuncFormatter, LogFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from analysis import timeline
+from analysis.fairness import MAX_TENANTS, Service, num_tenants, service
 from analysis.metrics import inter_token_latencies, request_metrics
 from tinyllm.engine.record.reader import Run
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+TENANT_COLORS = ("#332288", "#CC6677", "#117733", "#88CCEE", "#882255", "#DDCC77", "#44AA99", "#999933")
+"""Paul Tol's muted scheme: a tenant is not to be taken for a run."""
+
 DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)))
 NEUTRAL = "#546E7A"
 BLOCKS = {"used": "#0072B2", "cached": "#9FD0F0", "free": "#ECEFF1"}
@@ -131,6 +136,54 @@ def blocks_figure(runs: Sequence[Plotted]) -> str:
         handles, names = panels[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside upper right", ncols=3)
         return _svg(figure, "blocks", "KV blocks used, cached and free over time")
+
+
+def service_figure(runs: Sequence[Plotted]) -> str:
+    """Service gap over time, a line a run; below it the service of the tenants, a panel a run; as SVG.
+
+    Runs of a single tenant are left out; a tenant has one colour in all panels.
+
+    Args:
+        runs: at least one of them has two tenants.
+    """
+    runs = [item for item in runs if num_tenants(item.run) > 1]
+    edges = _edges([item.run for item in runs])
+    courses = [service(item.run, edges) for item in runs]
+    colors = dict(zip(_most_served(courses), TENANT_COLORS, strict=False))
+    rows = (len(runs) + 1) // 2
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(10, 2.8 + 2.4 * rows), layout="constrained")
+        grid = figure.add_gridspec(rows + 1, 2)
+        gap = figure.add_subplot(grid[0, :])
+        for index, (item, course) in enumerate(zip(runs, courses, strict=True)):
+            gap.plot(edges, course.gap, color=item.color, linestyle=item.dash)
+            place = grid[1 + index // 2, index % 2] if len(runs) > 1 else grid[1, :]
+            panel = figure.add_subplot(place, sharex=gap)
+            _tenant_lines(panel, course, colors)
+            _describe(panel, item.name, "weighted tokens")
+            panel.set_xlabel("time since the start of the run (s)")
+        _describe(gap, "Service gap", "weighted tokens")
+        gap.set_xlim(edges[0], edges[-1])
+        gap.xaxis.set_major_formatter(NUMBER)
+        _legend(figure, runs)
+        return _svg(figure, "service", "Service gap, and service of each tenant, over time")
+
+
+def _tenant_lines(panel: Any, course: Service, colors: Mapping[str, str]) -> None:
+    for tenant, color in colors.items():
+        if tenant in course.tenants:
+            served = course.served[:, course.tenants.index(tenant)]
+            panel.plot(course.times, served, color=color, label=tenant)
+    if panel.lines:
+        panel.legend(loc="upper left", fontsize=8)
+
+
+def _most_served(courses: Sequence[Service]) -> list[str]:
+    """At most `MAX_TENANTS` names, by what they got in all runs together."""
+    total = Counter[str]()
+    for course in courses:
+        total.update(dict(zip(course.tenants, course.served[-1].tolist(), strict=True)))
+    return [tenant for tenant, _ in total.most_common(MAX_TENANTS)]
 
 
 def latency_figure(runs: Sequence[Plotted], members: Sequence[NDArray[np.bool_]]) -> str:

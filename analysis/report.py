@@ -6,63 +6,20 @@ import os
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analysis import page
+from analysis.columns import FAIRNESS, LATENCY, LEVELS, SERVICE, Column, headings, tenant_columns
 from analysis.fairness import num_tenants, tenant_table
 from analysis.metrics import ServiceLevels, window
 from analysis.summary import Summary, policy_name, summarize
-from analysis.table import (
-    Column,
-    format_number,
-    grouped_warnings,
-    labels,
-    tenant_columns,
-    tenant_rows,
-)
+from analysis.table import format_number, grouped_warnings, labels, tenant_rows
 from tinyllm.engine.record.reader import Run
 from tinyllm.errors import IncompleteRunError, InputError
 
-LATENCY = (
-    Column("ttft_mean", "TTFT (s)<br>mean"),
-    Column("ttft_p50", "p50"),
-    Column("ttft_p99", "p99"),
-    Column("tpot_mean", "TPOT (ms)<br>mean", 1e3),
-    Column("tpot_p50", "p50", 1e3),
-    Column("tpot_p99", "p99", 1e3),
-    Column("itl_p50", "ITL (ms)<br>p50", 1e3),
-    Column("itl_p99", "p99", 1e3),
-    Column("e2e_mean", "E2E (s)<br>mean"),
-    Column("e2e_p50", "p50"),
-    Column("e2e_p99", "p99"),
-)
-SERVICE = (
-    Column("offered", "requests<br>offered"),
-    Column("completed", "<br>done"),
-    Column("refused", "<br>refused"),
-    Column("unfinished", "<br>unfinished"),
-    Column("request_throughput", "requests<br>/ s"),
-    Column("output_throughput", "output<br>tokens / s"),
-    Column("queue_mean", "queue (s)<br>mean"),
-    Column("mean_running", "running<br>mean"),
-    Column("preemptions_per_request", "preempted<br>/ request"),
-    Column("recomputed_share", "recom-<br>puted %", 100),
-    Column("prefix_hit_share", "prefix<br>hits %", 100),
-    Column("peak_blocks_used", "KV blocks<br>peak"),
-    Column("num_gpu_blocks", "<br>pool"),
-)
-LEVELS = (
-    Column("attainment", "met<br>%", 100),
-    Column("goodput", "goodput<br>requests / s"),
-    Column("goodput_per_gpu", "goodput<br>/ s / GPU"),
-    Column("fluidity_index_mean", "fluidity<br>index"),
-    Column("qoe_mean", "<br>QoE"),
-)
-FAIRNESS = (
-    Column("tenants", "tenants"),
-    Column("jain_index", "Jain index<br>of service"),
-    Column("service_gap_max", "largest gap<br>(weighted tokens)"),
-)
+if TYPE_CHECKING:
+    from analysis.plots import Plotted
+
 HEAD_BYTES = 4096
 """The marker of a report stands within them."""
 
@@ -136,6 +93,7 @@ def render_report(
         page.section("Service", _lines(SERVICE, heads, summaries), "Shares are of tokens."),
         _service_levels(heads, summaries, levels),
         _tenants(runs, heads, summaries, levels, (warmup, cooldown)),
+        _service_over_time(items),
         page.section("Load over time", plots.load_figure(items), "Means over equal bins of time."),
         page.section(
             "Latency distributions",
@@ -159,7 +117,11 @@ def _lines(columns: Sequence[Column], heads: Sequence[str], summaries: Sequence[
         [head, *(format_number(summary[column.key], column.scale) for column in columns)]
         for head, summary in zip(heads, summaries, strict=True)
     ]
-    return page.table(["run", *(column.heading for column in columns)], rows)
+    return page.table(["run", *_headings(columns)], rows)
+
+
+def _headings(columns: Sequence[Column]) -> list[str]:
+    return [escape(heading).replace("\n", "<br>") for heading in headings(columns)]
 
 
 def _service_levels(heads: Sequence[str], summaries: Sequence[Summary], levels: ServiceLevels | None) -> str:
@@ -188,10 +150,21 @@ def _tenants(
     ]
     if not rows:
         return ""
-    headings = [column.heading.replace("\n", "<br>") for column in columns]
-    content = _lines(FAIRNESS, heads, summaries) + page.table(["run", "tenant", *headings], rows)
+    content = _lines(FAIRNESS, heads, summaries) + page.table(["run", "tenant", *_headings(columns)], rows)
     note = "Service: a computed prompt token counts 1, an output token 2. Unequal demand is no unfairness."
     return page.section("Tenants", content, note)
+
+
+def _service_over_time(items: Sequence[Plotted]) -> str:
+    """The figure of who was served how much; nothing where no run has more than one tenant."""
+    if not any(num_tenants(item.run) > 1 for item in items):
+        return ""
+    from analysis import plots
+
+    note = (
+        "Cumulative, from the start of the run. Gap: the tenant that got most, less the one that got least."
+    )
+    return page.section("Service over time", plots.service_figure(items), note)
 
 
 def _facts(runs: Sequence[Run], heads: Sequence[str]) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 from rich import box
@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from analysis.fairness import num_tenants, tenant_table
+from analysis.columns import COMPARISON, LEVELS, Column, headings, tenant_columns
+from analysis.fairness import MAX_TENANTS, num_tenants, tenant_table
 from analysis.metrics import ServiceLevels
 from analysis.summary import Summary, summarize
 from tinyllm.engine.record.reader import Run
@@ -21,53 +22,6 @@ from tinyllm.engine.record.reader import Run
 MAX_WIDTH = 110
 NOT_DEFINED = "–"
 """Shown where a metric has no value, such as the latency of a run in which nothing finished."""
-
-
-class Column(NamedTuple):
-    """One column of numbers: the key in a `Summary`, its heading, and how many of the shown unit are in one."""
-
-    key: str
-    heading: str
-    scale: float = 1.0
-
-
-COLUMNS = (
-    Column("offered", "offered"),
-    Column("completed", "done"),
-    Column("request_throughput", "req/s"),
-    Column("output_throughput", "tok/s"),
-    Column("ttft_mean", "TTFT\nmean s"),
-    Column("ttft_p50", "\np50 s"),
-    Column("ttft_p99", "\np99 s"),
-    Column("tpot_mean", "TPOT\nmean ms", 1e3),
-    Column("itl_p99", "ITL\np99 ms", 1e3),
-    Column("e2e_mean", "E2E\nmean s"),
-    Column("e2e_p99", "\np99 s"),
-)
-"""What the table shows of a `Summary`, in this order."""
-
-
-LEVEL_COLUMNS = (
-    Column("attainment", "met\n%", 100),
-    Column("goodput", "goodput\nreq/s"),
-    Column("goodput_per_gpu", "per GPU\nreq/s"),
-    Column("fluidity_index_mean", "fluidity\nindex"),
-    Column("qoe_mean", "\nQoE"),
-)
-"""What a run is worth under service levels."""
-
-TENANT_COLUMNS = (
-    Column("offered", "offered"),
-    Column("completed", "done"),
-    Column("service_share", "service\n%", 100),
-    Column("ttft_mean", "TTFT\nmean s"),
-    Column("ttft_p99", "\np99 s"),
-    Column("e2e_mean", "E2E\nmean s"),
-)
-ATTAINMENT = Column("attainment", "met\n%", 100)
-
-MAX_TENANTS = 8
-"""Tenants of a run that are shown one by one, those that were served most."""
 
 
 def print_comparison(
@@ -91,7 +45,7 @@ def print_summaries(
     console = console or _console()
     console.print(comparison_table(summaries, names))
     if any(summary["attainment"] is not None for summary in summaries):
-        console.print(comparison_table(summaries, names, LEVEL_COLUMNS))
+        console.print(comparison_table(summaries, names, LEVELS))
     for text, which in grouped_warnings(summaries, names):
         console.print(Text(f"! {which}: {text}", style="yellow"))
 
@@ -109,20 +63,11 @@ def print_tenants(
     if not several:
         return
     columns = tenant_columns(levels)
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    table.add_column("\nrun", no_wrap=True, max_width=18, overflow="ellipsis")
-    table.add_column("\ntenant", no_wrap=True, max_width=22, overflow="ellipsis")
-    for column in columns:
-        table.add_column(column.heading, justify="right", no_wrap=True, vertical="bottom", min_width=8)
+    table = _empty_table({"run": 18, "tenant": 22}, columns, min_width=8)
     for run, name in several:
         for tenant, numbers in tenant_rows(tenant_table(run, levels, warmup, cooldown), columns):
             table.add_row(Text(name), Text(tenant), *numbers)
     (console or _console()).print(table)
-
-
-def tenant_columns(levels: ServiceLevels | None) -> tuple[Column, ...]:
-    """What is shown of each tenant."""
-    return (*TENANT_COLUMNS, ATTAINMENT) if levels else TENANT_COLUMNS
 
 
 def tenant_rows(table: pd.DataFrame, columns: Sequence[Column]) -> list[tuple[str, list[str]]]:
@@ -141,17 +86,23 @@ def _cell(value: Any, scale: float) -> str:
 
 
 def comparison_table(
-    summaries: Sequence[Summary], names: Sequence[str], columns: Sequence[Column] = COLUMNS
+    summaries: Sequence[Summary], names: Sequence[str], columns: Sequence[Column] = COMPARISON
 ) -> Table:
     """The table as a rich renderable."""
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    table.add_column("\nrun", no_wrap=True, max_width=18, overflow="ellipsis")
-    table.add_column("\npolicy", no_wrap=True, max_width=10, overflow="ellipsis")
-    for column in columns:
-        table.add_column(column.heading, justify="right", no_wrap=True, vertical="bottom", min_width=6)
+    table = _empty_table({"run": 18, "policy": 10}, columns, min_width=6)
     for summary, name in zip(summaries, names, strict=True):
         numbers = (format_number(summary[column.key], column.scale) for column in columns)
         table.add_row(Text(name), Text(summary["policy"]), *numbers)
+    return table
+
+
+def _empty_table(names: Mapping[str, int], columns: Sequence[Column], min_width: int) -> Table:
+    """Columns of text, cut at a width, then the columns of numbers."""
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    for name, width in names.items():
+        table.add_column(f"\n{name}", no_wrap=True, max_width=width, overflow="ellipsis")
+    for heading in headings(columns):
+        table.add_column(heading, justify="right", no_wrap=True, vertical="bottom", min_width=min_width)
     return table
 
 

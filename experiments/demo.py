@@ -9,13 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-
-from analysis.metrics import request_metrics
 from analysis.report import write_report
 from analysis.summary import summarize
-from analysis.table import format_number, labels, print_summaries
+from analysis.table import labels, print_summaries, print_tenants
 from experiments.demo_real import real_part
 from experiments.options import ReplayOptions
 from experiments.progress import terminal_progress
@@ -109,28 +105,9 @@ def compare(runs: Sequence[Run], report: Path) -> None:
     print()
     print_summaries(summaries, labels(runs))
     print()
-    Console().print(tenant_table(runs))
+    print_tenants(runs)
     print()
     print(f"Report: {write_report(runs, report, summaries=summaries)}")
-
-
-def tenant_table(runs: Sequence[Run]) -> Table:
-    """Mean TTFT of each tenant in each run: what a fair scheduler gives to whom."""
-    means = [_mean_ttft_by_tenant(run) for run in runs]
-    tenants = sorted({tenant for mean in means for tenant in mean})
-    table = Table(box=None, padding=(0, 2, 0, 0), title="mean TTFT by tenant (s)", title_justify="left")
-    table.add_column("run")
-    for tenant in tenants:
-        table.add_column(tenant, justify="right")
-    for name, mean in zip(labels(runs), means, strict=True):
-        table.add_row(name, *(format_number(mean.get(tenant)) for tenant in tenants))
-    return table
-
-
-def _mean_ttft_by_tenant(run: Run) -> dict[str, float]:
-    ttft = request_metrics(run)["ttft"]
-    means = ttft.groupby(run.requests["tenant"].to_numpy()).mean()
-    return {str(tenant): float(mean) for tenant, mean in means.items()}
 
 
 if __name__ == "__main__":

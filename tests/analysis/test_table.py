@@ -7,8 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
+from analysis.fairness import MAX_TENANTS
 from analysis.metrics import ServiceLevels
-from analysis.table import MAX_TENANTS, MAX_WIDTH, format_number, labels, print_comparison
+from analysis.table import MAX_WIDTH, format_number, labels, print_comparison
 from tinyllm.engine.record.reader import read_run
 
 
