@@ -14,7 +14,7 @@ from tinyllm.errors import IncompleteRunError, InputError
 from traces.formats.exported import METADATA_KEY, prefix_column
 from traces.schema import Provenance, Trace, TraceRow
 
-BATCH_ROWS: Final = 65_536
+BATCH_ROWS: Final = 16_384
 
 
 def write_trace(trace: Trace, out: str | Path, *, force: bool = False) -> Path:

@@ -40,6 +40,11 @@ Parse = Callable[[Record], TraceRow]
 """Turns one record into a row; raises `CellError` on a wrong cell."""
 
 
+def stateless(parse: Parse) -> Callable[[Source], Parse]:
+    """The `parser` of a format whose records say nothing about each other."""
+    return lambda source: parse
+
+
 def _no_prefix_ids(source: Source) -> int | None:
     return None
 

@@ -7,13 +7,9 @@ and `Elapsed time` is that of the whole response.
 
 from __future__ import annotations
 
-from traces.formats.base import Format, Parse, Source
+from traces.formats.base import Format, stateless
 from traces.formats.containers import Record
 from traces.schema import TraceRow
-
-
-def _parser(source: Source) -> Parse:
-    return _parse
 
 
 def _parse(record: Record) -> TraceRow:
@@ -26,10 +22,6 @@ def _parse(record: Record) -> TraceRow:
         session=record.text("Session ID"),
         elapsed_ns=record.time("Elapsed time", "s") if record.text("Elapsed time") else None,
     )
-
-
-def _sample_parser(source: Source) -> Parse:
-    return _parse_sample
 
 
 def _parse_sample(record: Record) -> TraceRow:
@@ -46,12 +38,12 @@ BURSTGPT = Format(
     name="burstgpt",
     about="BurstGPT CSV, files 1, 2 and 3",
     required=("Timestamp", "Model", "Request tokens", "Response tokens", "Log Type"),
-    parser=_parser,
+    parser=stateless(_parse),
 )
 
 BURSTGPT_SAMPLE = Format(
     name="burstgpt-sample",
     about="conversation excerpt of BurstGPT file 3 with re-based seconds and cut session ids",
     required=("arrival_s", "input_length", "output_length", "session8"),
-    parser=_sample_parser,
+    parser=stateless(_parse_sample),
 )

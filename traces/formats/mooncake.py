@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from traces.formats.base import Format, Parse, Source, check_id_count
+from traces.formats.base import Format, check_id_count, stateless
 from traces.formats.containers import Record
 from traces.schema import TraceRow
 
 BLOCK_TOKENS: Final = 512
-
-
-def _parser(source: Source) -> Parse:
-    return _parse
 
 
 def _parse(record: Record) -> TraceRow:
@@ -32,7 +28,7 @@ MOONCAKE = Format(
     name="mooncake",
     about="Mooncake JSON lines with 512-token prefix blocks",
     required=("timestamp", "input_length", "output_length", "hash_ids"),
-    parser=_parser,
+    parser=stateless(_parse),
     containers=("jsonl",),
     prefix_block_size=lambda source: BLOCK_TOKENS,
 )

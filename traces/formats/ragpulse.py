@@ -6,14 +6,10 @@ are no prefix blocks and the rows have none. Two weeks lie end to end in one fil
 
 from __future__ import annotations
 
-from traces.formats.base import Format, Parse, Source
+from traces.formats.base import Format, stateless
 from traces.formats.cells import CellError
 from traces.formats.containers import Head, Record
 from traces.schema import TraceRow
-
-
-def _parser(source: Source) -> Parse:
-    return _parse
 
 
 def _parse(record: Record) -> TraceRow:
@@ -37,7 +33,7 @@ RAGPULSE = Format(
     name="ragpulse",
     about="RAGPulse JSON lines",
     required=("timestamp", "input_length", "output_length", "hash_ids"),
-    parser=_parser,
+    parser=stateless(_parse),
     containers=("jsonl",),
     telltale=_has_parts,
 )

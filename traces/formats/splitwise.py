@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from traces.formats.base import Format, Parse, Source
+from traces.formats.base import Format, stateless
 from traces.formats.cells import CellError
 from traces.formats.containers import Record
 from traces.schema import TraceRow
-
-
-def _parser(source: Source) -> Parse:
-    return _parse
 
 
 def _parse(record: Record) -> TraceRow:
@@ -36,5 +32,5 @@ SPLITWISE_SIM = Format(
         "prompt_size",
         "token_size",
     ),
-    parser=_parser,
+    parser=stateless(_parse),
 )

@@ -5,13 +5,9 @@ Its `*_stats_*` tables have no arrival times: they are tables of lengths, not tr
 
 from __future__ import annotations
 
-from traces.formats.base import Format, Parse, Source
+from traces.formats.base import Format, stateless
 from traces.formats.containers import Record
 from traces.schema import TraceRow
-
-
-def _parser(source: Source) -> Parse:
-    return _parse
 
 
 def _parse(record: Record) -> TraceRow:
@@ -27,5 +23,5 @@ VIDUR = Format(
     name="vidur",
     about="Vidur processed trace CSV with arrival times",
     required=("arrived_at", "num_prefill_tokens", "num_decode_tokens"),
-    parser=_parser,
+    parser=stateless(_parse),
 )
