@@ -28,6 +28,8 @@ class GPU:
         prefill_compute_efficiency, prefill_memory_efficiency: ep and ew.
         link_bandwidth: NVLink bytes/s of a GPU in one direction.
         allreduce_efficiency, allreduce_latency_s: share of the link that the ring reaches, seconds a call.
+        pcie_bandwidth: bytes/s between device and host in one direction, the link's own peak.
+        pcie_copy_s: seconds that starting one copy takes. An assumption: nothing here was fitted on copies.
     """
 
     name: str
@@ -47,6 +49,8 @@ class GPU:
     link_bandwidth: float
     allreduce_efficiency: float
     allreduce_latency_s: float
+    pcie_bandwidth: float = 63.0e9
+    pcie_copy_s: float = 2e-6
 
     def __post_init__(self) -> None:
         require_positive(self, *(field.name for field in fields(self) if field.name != "name"))
@@ -111,6 +115,7 @@ GPUS: Final[dict[str, GPU]] = {
             link_bandwidth=300e9,
             allreduce_efficiency=0.604,
             allreduce_latency_s=5.46e-6,
+            pcie_bandwidth=31.5e9,
         ),
     )
 }

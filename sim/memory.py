@@ -52,5 +52,21 @@ def num_gpu_blocks(
     return blocks
 
 
+def num_cpu_blocks(
+    shape: ModelShape, swap_space: float, *, dtype: str = "bfloat16", tp: int = 1, block_size: int = 16
+) -> int:
+    """KV blocks of one GPU that fit in `swap_space` GiB of host memory.
+
+    Raises:
+        InputError: not a block fits, or more than a machine has.
+    """
+    if not 0 < swap_space <= 1e6:
+        raise InputError(f"--swap-space {swap_space}: give GiB, more than 0 and at most 1e6")
+    blocks = int(swap_space * _GIB) // (block_size * shape.kv_bytes_per_token(dtype, tp))
+    if blocks < 1:
+        raise InputError(f"--swap-space {swap_space}: holds not one KV block; give more")
+    return blocks
+
+
 def _gib(num_bytes: int) -> str:
     return f"{num_bytes / _GIB:.2f} GiB"

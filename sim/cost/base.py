@@ -18,6 +18,8 @@ class StepShape(Protocol):
         prefill_seqs, prefill_tokens: rows in phase prefill, and Σ p over them.
         prefill_attention_pairs: Σ p·x + p(p + 1)/2 over the prefill rows.
         prefill_context_tokens: Σ (x + p) over the prefill rows.
+        swapped_out_blocks, swapped_in_blocks: KV blocks copied to host memory and back before the step. The link is
+            full duplex: the larger of the two counts.
     """
 
     @property
@@ -36,6 +38,10 @@ class StepShape(Protocol):
     def prefill_attention_pairs(self) -> int: ...
     @property
     def prefill_context_tokens(self) -> int: ...
+    @property
+    def swapped_out_blocks(self) -> int: ...
+    @property
+    def swapped_in_blocks(self) -> int: ...
 
 
 class StepSums(NamedTuple):
@@ -49,6 +55,8 @@ class StepSums(NamedTuple):
     prefill_tokens: int = 0
     prefill_attention_pairs: int = 0
     prefill_context_tokens: int = 0
+    swapped_out_blocks: int = 0
+    swapped_in_blocks: int = 0
 
     @classmethod
     def from_rows(cls, decode: Iterable[int] = (), prefill: Iterable[tuple[int, int]] = ()) -> Self:

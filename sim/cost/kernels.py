@@ -31,7 +31,7 @@ class Kernels:
     All methods return seconds over all layers and expect at least one row.
     """
 
-    def __init__(self, gpu: GPU, shape: ModelShape, element_bytes: int, tp: int) -> None:
+    def __init__(self, gpu: GPU, shape: ModelShape, element_bytes: int, tp: int, block_size: int) -> None:
         self._layers = shape.num_layers
         heads, kv_heads = shape.num_heads // tp, shape.kv_heads_per_gpu(tp)
         flops = gpu.flops_fp32 if element_bytes == 4 else gpu.flops
@@ -39,6 +39,8 @@ class Kernels:
         self._set_decode(gpu, heads, 2 * kv_heads * shape.head_dim * element_bytes)
         self._set_prefill(gpu, flops, heads * shape.head_dim, kv_heads * shape.head_dim, element_bytes)
         self._set_allreduce(gpu, shape.hidden_size * element_bytes, tp)
+        layer_bytes = 2 * kv_heads * shape.head_dim * element_bytes * block_size
+        self._swap_per_block = self._layers * (gpu.pcie_copy_s + layer_bytes / gpu.pcie_bandwidth)
 
     def _set_decode(self, gpu: GPU, heads: int, kv_bytes: int) -> None:
         self._decode_constant = self._layers * gpu.decode_constant_s
@@ -68,6 +70,10 @@ class Kernels:
 
     def allreduces(self, num_tokens: int) -> float:
         return self._allreduce_constant + self._allreduce_per_token * num_tokens
+
+    def swap(self, num_blocks: int) -> float:
+        """Copies of whole blocks between device and host in one direction, one a block and layer."""
+        return self._swap_per_block * num_blocks
 
     def decode_attention(self, num_seqs: int, context_tokens: int) -> float:
         return (

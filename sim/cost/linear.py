@@ -23,7 +23,8 @@ class LinearCostModel:
     """step = base_s + per_token_s·tokens + per_seq_s·sequences + per_context_token_s·context, half up to 1 ns.
 
     Sequences are the rows of the step; context is `decode_context_tokens + prefill_context_tokens`, that is
-    every KV entry that the step's attention reads. The gap after a step is gap_s + gap_per_seq_s·sequences.
+    every KV entry that the step's attention reads. Swapping adds per_swapped_block_s for each block, of the copies
+    out and in the larger number. The gap after a step is gap_s + gap_per_seq_s·sequences.
     All coefficients are seconds, finite and at least 0.
     """
 
@@ -33,21 +34,30 @@ class LinearCostModel:
     per_context_token_s: float
     gap_s: float = 0.0
     gap_per_seq_s: float = 0.0
-    _scaled: tuple[int, int, int, int] = field(init=False, repr=False, compare=False)
+    per_swapped_block_s: float = 0.0
+    _scaled: tuple[int, int, int, int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require_non_negative(self, *(name for name in self.__dataclass_fields__ if name != "_scaled"))
-        coefficients = (self.base_s, self.per_token_s, self.per_seq_s, self.per_context_token_s)
+        coefficients = (
+            self.base_s,
+            self.per_token_s,
+            self.per_seq_s,
+            self.per_context_token_s,
+            self.per_swapped_block_s,
+        )
         base, *rest = (_scale(value) for value in coefficients)
         object.__setattr__(self, "_scaled", (base + _HALF_NS, *rest))
 
     def step_ns(self, batch: StepShape) -> int:
-        base, per_token, per_seq, per_context = self._scaled
+        base, per_token, per_seq, per_context, per_swapped = self._scaled
         total = base + per_token * batch.num_tokens
         if per_seq:
             total += per_seq * (batch.decode_seqs + batch.prefill_seqs)
         if per_context:
             total += per_context * (batch.decode_context_tokens + batch.prefill_context_tokens)
+        if per_swapped:
+            total += per_swapped * max(batch.swapped_out_blocks, batch.swapped_in_blocks)
         return total // _PER_NS or 1
 
     def gap_ns(self, batch: StepShape) -> int:
@@ -62,6 +72,7 @@ class LinearCostModel:
             "tokens": self.per_token_s * batch.num_tokens,
             "sequences": self.per_seq_s * (batch.decode_seqs + batch.prefill_seqs),
             "context": self.per_context_token_s * context,
+            "swap": self.per_swapped_block_s * max(batch.swapped_out_blocks, batch.swapped_in_blocks),
         }
 
     def describe(self) -> dict[str, Any]:

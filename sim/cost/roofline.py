@@ -10,7 +10,7 @@ from sim.cost.base import StepShape, round_ns
 from sim.cost.kernels import Kernels
 from sim.hardware import GPU, gpu_by_name
 from sim.shapes import ModelShape, dtype_bytes, shape_by_name
-from sim.spec import build, require_non_negative
+from sim.spec import build, require_non_negative, require_positive
 from tinyllm.errors import InputError
 
 T = TypeVar("T")
@@ -30,6 +30,7 @@ class RooflineCostModel:
         step_overhead_s, layer_overhead_s, seq_overhead_s: host time of a step, a layer, a sequence. They were
             fitted on the whole period of a decode step, so the gap between steps is in them already.
         gap_s: further host time between steps, 0 unless measured.
+        block_size: tokens of a KV block, for the copies of swapping.
 
     Raises:
         InputError: a degree that the model cannot be divided by, an unknown dtype, a negative overhead.
@@ -43,6 +44,7 @@ class RooflineCostModel:
     layer_overhead_s: float = 32e-6
     seq_overhead_s: float = 4.4e-6
     gap_s: float = 0.0
+    block_size: int = 16
     _kernels: Kernels = field(init=False, repr=False, compare=False)
     _by_tokens: dict[int, float] = field(init=False, repr=False, compare=False, default_factory=dict)
     _by_sampled: dict[int, float] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -50,7 +52,8 @@ class RooflineCostModel:
     def __post_init__(self) -> None:
         self.model_shape.check_tp(self.tp)
         require_non_negative(self, "step_overhead_s", "layer_overhead_s", "seq_overhead_s", "gap_s")
-        kernels = Kernels(self.gpu, self.model_shape, dtype_bytes(self.dtype), self.tp)
+        require_positive(self, "block_size")
+        kernels = Kernels(self.gpu, self.model_shape, dtype_bytes(self.dtype), self.tp, self.block_size)
         object.__setattr__(self, "_kernels", kernels)
 
     def step_ns(self, batch: StepShape) -> int:
@@ -66,6 +69,8 @@ class RooflineCostModel:
             seconds += self._kernels.prefill_attention(
                 batch.prefill_tokens, batch.prefill_attention_pairs, batch.prefill_context_tokens
             )
+        if swapped := max(batch.swapped_out_blocks, batch.swapped_in_blocks):
+            seconds += self._kernels.swap(swapped)
         return round_ns(seconds * 1e9) or 1
 
     def gap_ns(self, batch: StepShape) -> int:
@@ -89,6 +94,7 @@ class RooflineCostModel:
             "prefill_attention": prefill,
             "lm_head": lm_head,
             "allreduce": kernels.allreduces(batch.num_tokens),
+            "swap": kernels.swap(max(batch.swapped_out_blocks, batch.swapped_in_blocks)),
         }
 
     def describe(self) -> dict[str, Any]:

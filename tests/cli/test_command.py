@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import typer
+from rich.text import Text
 
 import tinyllm.cli
 from tinyllm.engine.record.reader import read_run
@@ -63,6 +64,13 @@ def test_the_help_of_every_command_has_an_example_of_itself(tinyllm_command: Com
     ended = tinyllm_command(*name.split(), "--help")
     assert (ended.status, ended.err) == (0, "")
     assert re.search(rf"Example:\s+tinyllm {name} ", f"{' '.join(ended.out.split())} ")
+
+
+@pytest.mark.parametrize("name", commands())
+def test_no_help_loses_words_that_look_like_markup(name: str) -> None:
+    for parameter in commands()[name].params:
+        text = getattr(parameter, "help", None) or ""
+        assert Text.from_markup(text).plain == text, parameter.name
 
 
 @pytest.mark.parametrize("arguments", [[], ["trace"]])

@@ -12,7 +12,7 @@ from tinyllm.policy.batch import ScheduledBatch
 
 COEFFICIENTS = st.floats(0, 10, allow_nan=False)
 COUNTS = st.integers(0, 10**6)
-STEPS = st.builds(StepSums, *[COUNTS] * 8)
+STEPS = st.builds(StepSums, *[COUNTS] * 10)
 
 
 def test_the_yardstick_is_20_ms_and_50_us_a_token() -> None:
@@ -37,6 +37,11 @@ def test_each_coefficient_multiplies_its_own_sum() -> None:
     step = StepSums.from_rows(decode=[100, 200], prefill=[(30, 10), (4, 0)])
     # 36 tokens, 4 sequences, context 300 + 40 + 4.
     assert model.step_ns(step) == 1_000_000_000 + 36_000_000 + 4_000 + 344
+
+
+def test_swapped_blocks_count_by_the_direction_that_has_more() -> None:
+    model = LinearCostModel(1.0, 0, 0, 0, per_swapped_block_s=1e-3)
+    assert model.step_ns(StepSums(1, 1, swapped_out_blocks=3, swapped_in_blocks=5)) == 1_005_000_000
 
 
 def test_a_scheduled_batch_is_a_step_shape() -> None:
@@ -70,7 +75,7 @@ def test_the_step_time_is_the_exact_sum_rounded_once(values: tuple[float, ...], 
     assert abs(LinearCostModel(*values).step_ns(step) - max(exact, 1)) <= Fraction(51, 100)
 
 
-@given(st.tuples(*[COEFFICIENTS] * 6), STEPS)
+@given(st.tuples(*[COEFFICIENTS] * 7), STEPS)
 def test_the_terms_add_up_and_the_record_gives_the_model_back(
     values: tuple[float, ...], step: StepSums
 ) -> None:

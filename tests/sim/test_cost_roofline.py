@@ -28,6 +28,8 @@ STEPS = st.builds(
     prefill_tokens=st.integers(0, 20_000),
     prefill_attention_pairs=st.integers(0, 10**9),
     prefill_context_tokens=st.integers(0, 10**6),
+    swapped_out_blocks=st.integers(0, 1000),
+    swapped_in_blocks=st.integers(0, 1000),
 )
 
 
@@ -65,8 +67,18 @@ def test_one_prefill_step_on_two_gpus_equals_the_sum_worked_out_by_hand() -> Non
             "prefill_attention": prefill,
             "lm_head": lm_head,
             "allreduce": allreduce,
+            "swap": 0,
         }
     )
+
+
+def test_swapping_copies_a_block_a_layer_and_both_directions_at_once() -> None:
+    # Keys and values of 32 tokens, 8 heads of 128, in bf16; 32 layers; 63 GB/s and 2 µs a copy.
+    a_block = 32 * (2e-6 + 2 * 32 * 8 * 128 * 2 / 63e9)
+    model, step = RooflineCostModel(H100, LLAMA_8B, block_size=32), StepSums.from_rows(decode=[1024])
+    swapping = step._replace(swapped_out_blocks=10, swapped_in_blocks=7)
+    assert model.step_ns(swapping) - model.step_ns(step) == pytest.approx(10 * a_block * 1e9, abs=2)
+    assert model.breakdown(swapping)["swap"] == pytest.approx(10 * a_block)
 
 
 @given(MODELS, STEPS)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.hardware import GPUS, gpu_by_name
-from sim.memory import DEFAULT_RESERVE_BYTES, num_gpu_blocks
+from sim.memory import DEFAULT_RESERVE_BYTES, num_cpu_blocks, num_gpu_blocks
 from sim.shapes import SHAPES
 from tinyllm.errors import InputError
 
@@ -94,3 +94,15 @@ def test_gpus_are_known_by_name_in_any_case_and_others_refused() -> None:
     assert gpu_by_name("H100") is H100
     with pytest.raises(InputError, match=r"b300.*h100, h200, a100"):
         gpu_by_name("b300")
+
+
+def test_the_host_blocks_fill_the_swap_space() -> None:
+    # 131,072 bytes a token in bf16, half of it on each of two GPUs.
+    assert num_cpu_blocks(LLAMA_8B, 4, block_size=16) == 4 * GIB // (16 * 131_072)
+    assert num_cpu_blocks(LLAMA_8B, 4, block_size=16, tp=2) == 2 * 4 * GIB // (16 * 131_072)
+
+
+@pytest.mark.parametrize("swap_space", [0, -1, float("nan"), 1e-6, 1e7])
+def test_a_swap_space_without_a_block_is_refused(swap_space: float) -> None:
+    with pytest.raises(InputError, match="--swap-space"):
+        num_cpu_blocks(LLAMA_8B, swap_space)

@@ -26,17 +26,17 @@ NumGpuBlocksOption = Annotated[
 GpuMemoryUtilizationOption = Annotated[
     float | None,
     typer.Option(
-        help="Share of free memory for weights and KV [cuda 0.9, cpu 0.3].", rich_help_panel=_ENGINE
+        help="Share of free memory for weights and KV (default cuda 0.9, cpu 0.3).", rich_help_panel=_ENGINE
     ),
 ]
 BlockSizeOption = Annotated[
-    int | None, typer.Option(help="Tokens of a KV block [16].", rich_help_panel=_ENGINE)
+    int | None, typer.Option(help="Tokens of a KV block (default 16).", rich_help_panel=_ENGINE)
 ]
 MaxNumSeqsOption = Annotated[
-    int | None, typer.Option(help="Running requests at most [256].", rich_help_panel=_ENGINE)
+    int | None, typer.Option(help="Running requests at most (default 256).", rich_help_panel=_ENGINE)
 ]
 MaxNumBatchedTokensOption = Annotated[
-    int | None, typer.Option(help="Token budget of a step [2048].", rich_help_panel=_ENGINE)
+    int | None, typer.Option(help="Token budget of a step (default 2048).", rich_help_panel=_ENGINE)
 ]
 MaxModelLenOption = Annotated[
     int | None, typer.Option(help="Context; default: the model's.", rich_help_panel=_ENGINE)
