@@ -74,7 +74,7 @@ def summarize(
         _known(frame.loc[frame["ttft"].notna(), "lag"]).sum(), _known(frame["ttft"]).sum()
     )
     summary["unstable"] = is_unstable(run, measured)
-    summary["warnings"] = _warnings(summary)
+    summary["warnings"] = _warnings(summary) + _turn_warnings(run)
     return summary
 
 
@@ -217,6 +217,24 @@ def _warnings(summary: Summary) -> list[str]:
         ),
     )
     return [text for holds, text in checks if holds]
+
+
+def _turn_warnings(run: Run) -> list[str]:
+    """How far the turns of conversations came otherwise than a client sends them."""
+    turns = run.manifest.get("turns") or {}
+    later, overtaking, guessed = (turns.get(name, 0) for name in ("later", "overtaking", "guessed_thinks"))
+    warnings = []
+    if overtaking:
+        warnings.append(
+            f"{overtaking / later:.0%} of {later:,} later turns were submitted before the turn before them had "
+            "ended: their history is only partly cached; --sessions closed"
+        )
+    if guessed:
+        warnings.append(
+            f"the trace tells no end of the turn before {guessed:,} turns: their think time is the gap of the "
+            "starts, an upper bound; --think-time S sets one number"
+        )
+    return warnings
 
 
 def _distribution(values: NDArray[np.float64]) -> dict[str, float | None]:

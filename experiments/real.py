@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,15 @@ from experiments.options import ReplayOptions
 from experiments.progress import Report
 from experiments.run_directory import BLOCK_HASHES_FILE
 from experiments.submitter import Submitter
+from experiments.workload import Workload
+from tinyllm.engine.clients import Due
 from tinyllm.engine.core import EngineCore
 from tinyllm.engine.real import RealEngine, real_config
 from tinyllm.engine.record.recorder import LogRecorder
 from tinyllm.engine.record.workload import ArrivalRecord, request_from, write_table
 from tinyllm.engine.record.writer import LogWriter
 from tinyllm.engine.sampling_params import SamplingParams
+from tinyllm.engine.sessions import Histories
 from tinyllm.engine.token_output import TokenOutputProcessor
 from tinyllm.errors import InputError
 from tinyllm.policy.base import SchedulingPolicy
@@ -49,10 +51,10 @@ class RealMode:
         self._options = options
         self._model = options.model
 
-    def config(self, has_prefix_ids: bool) -> SchedulerConfig:
+    def config(self, shares_prefixes: bool) -> SchedulerConfig:
         """What was given, else what follows from the checkpoint and the device's memory."""
         options = self._options
-        chosen = {"enable_prefix_caching": has_prefix_ids, **options.engine_options()}
+        chosen = {"enable_prefix_caching": shares_prefixes, **options.engine_options()}
         return real_config(
             self._model,
             device=options.device,
@@ -72,15 +74,9 @@ class RealMode:
             "eos": options.eos,
         }
 
-    def make_run(
-        self,
-        records: list[ArrivalRecord],
-        config: SchedulerConfig,
-        policy: SchedulingPolicy,
-        prefix_block_size: int | None,
-    ) -> RealReplay:
+    def make_run(self, workload: Workload, config: SchedulerConfig, policy: SchedulingPolicy) -> RealReplay:
         """A run that is ready to start: the model is loaded, the prompts are made."""
-        return RealReplay(self._options, records, config, policy, prefix_block_size)
+        return RealReplay(self._options, workload, config, policy)
 
 
 class RealReplay:
@@ -88,21 +84,19 @@ class RealReplay:
 
     Args:
         options: with a model.
-        records: the workload; arrivals count from the start of `run`.
+        workload: its times count from the start of `run`.
         config, policy: of the scheduler; the prefix cache is in `config`.
-        prefix_block_size: tokens that one prefix id stands for.
     """
 
     def __init__(
         self,
         options: ReplayOptions,
-        records: Sequence[ArrivalRecord],
+        workload: Workload,
         config: SchedulerConfig,
         policy: SchedulingPolicy,
-        prefix_block_size: int | None,
     ) -> None:
         assert options.model is not None
-        self._records = records
+        self.clients = workload.clients()
         self._ignore_eos = options.eos == "ignore"
         self._engine = RealEngine(
             options.model,
@@ -114,8 +108,11 @@ class RealReplay:
             seed=options.seed,
         )
         self.core, self.scheduler = self._engine.core, self._engine.scheduler
+        self._submitter: Submitter | None = None
+        self._num_ended = 0
         self._block_hashes: dict[str, list[bytes]] = {}
-        self._prompts = self._make_prompts(options, prefix_block_size)
+        self._histories: Histories[int] = Histories(workload.turns)
+        self._prompts = self._make_prompts(options, workload)
         self._warm_up()
         self._start = time.monotonic_ns()
 
@@ -132,23 +129,21 @@ class RealReplay:
         """
         self.core.recorder = LogRecorder(writer, self.scheduler)
         self._start = time.monotonic_ns()
-        submitter = Submitter(self._records, lambda: self.now)
+        submitter = self._submitter = Submitter(self.clients, lambda: self.now)
         submitter.start()
-        num_ended = 0
         try:
             while True:
                 now = self.now
-                for record, submitted in submitter.take(now):
-                    num_ended += self._submit(record, now, submitted) is not None
+                for due, handed_ns in submitter.take(now):
+                    self._take_up(due, now, handed_ns)
                 finished = self._engine.step(lambda: self.now, now)
-                if finished is None:
-                    if not submitter.wait():
-                        return
-                else:
-                    for request in finished:
-                        self._keep(request.request_id)
-                    num_ended += len(finished)
-                progress(self.now, num_ended)
+                for request in self.core.dropped:
+                    self._ended(request.request_id, now)
+                for request in finished or ():
+                    self._ended(request.request_id, self.core.step_end)
+                if finished is None and not submitter.wait():
+                    return
+                progress(self.now, self._num_ended)
         finally:
             submitter.stop()
 
@@ -170,25 +165,52 @@ class RealReplay:
         schema = pa.schema([("request_id", pa.string()), ("block_hashes", pa.list_(pa.binary()))])
         write_table(path, pa.table(columns, schema=schema))
 
+    def _take_up(self, due: Due, now: int, handed_ns: int) -> None:
+        name = due.record.request_id
+        if due.aborts:
+            if self._engine.abort(name, now):
+                self._ended(name, now)
+        elif self._submit(due.record, now, handed_ns) is not None:
+            self._told_of_end(name, handed_ns)
+
     def _submit(self, record: ArrivalRecord, now: int, submitted: int) -> str | None:
         params = SamplingParams(
             max_tokens=record.target_output_tokens if self._ignore_eos else record.max_tokens,
             temperature=0.0,
             ignore_eos=self._ignore_eos,
         )
-        return self._engine.add_request(record, self._prompts[record.request_id], params, now, submitted)
+        prompt = self._prompt(record, submitted)
+        refused = self._engine.add_request(record, prompt, params, now, submitted)
+        if refused is None:
+            self._histories.start(record.request_id, prompt)
+        return refused
 
-    def _keep(self, request_id: str) -> None:
+    def _prompt(self, record: ArrivalRecord, submitted: int) -> list[int]:
+        """The prompt that was made for the request; where it contains a history, that takes the first tokens."""
+        own = self._prompts.pop(record.request_id)
+        inherited = self._histories.inherit(record.request_id, submitted)
+        if inherited is None:
+            return own
+        return [*inherited.content[: len(own)], *own[len(inherited.content) :]]
+
+    def _ended(self, request_id: str, end_ns: int) -> None:
         output = self._engine.outputs.take(request_id)
         self._block_hashes[request_id] = output.block_hashes
+        self._histories.end(request_id, output.token_ids, end_ns)
+        self._told_of_end(request_id, end_ns)
 
-    def _make_prompts(self, options: ReplayOptions, prefix_block_size: int | None) -> dict[str, list[int]]:
+    def _told_of_end(self, request_id: str, end_ns: int) -> None:
+        assert self._submitter is not None
+        self._num_ended += 1
+        self._submitter.end(request_id, end_ns)
+
+    def _make_prompts(self, options: ReplayOptions, workload: Workload) -> dict[str, list[int]]:
         tokenizer = self._engine.tokenizer
         if tokenizer is None:
             raise InputError(f"--model {options.model}: has no tokenizer.json, from which prompts are made")
         text = corpus_text(options.corpus)
-        maker = PromptMaker(tokenizer.encode(text), options.seed, prefix_block_size)
-        return {record.request_id: maker.token_ids(record) for record in self._records}
+        maker = PromptMaker(tokenizer.encode(text), options.seed, workload.prefix_block_size)
+        return {record.request_id: maker.token_ids(record) for record in workload.records}
 
     def _warm_up(self) -> None:
         """One throwaway request: kernels are compiled and pages touched before the clock starts.

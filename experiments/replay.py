@@ -14,7 +14,9 @@ from experiments.interrupt import StopRequestedError, between_steps
 from experiments.options import ReplayOptions
 from experiments.progress import Report, Reporter, no_progress
 from experiments.run_directory import RunDirectory, check_free
-from experiments.workload import build_workload, load_trace
+from experiments.sessions import check_options, session_facts, turn_facts
+from experiments.workload import Workload, build_workload, load_trace, slo_ns
+from tinyllm.engine.clients import Clients
 from tinyllm.engine.core import EngineCore
 from tinyllm.engine.record.reader import read_run
 from tinyllm.engine.record.workload import NS, ArrivalRecord
@@ -60,6 +62,7 @@ class Run(Protocol):
 
     core: EngineCore
     scheduler: Scheduler
+    clients: Clients
 
     @property
     def now(self) -> int:
@@ -83,19 +86,16 @@ class Mode(Protocol):
     flush_seconds: float | None
     can_lag: bool
 
-    def config(self, has_prefix_ids: bool) -> SchedulerConfig:
-        """The scheduler's configuration: what was given, what follows from the device, the defaults."""
+    def config(self, shares_prefixes: bool) -> SchedulerConfig:
+        """The scheduler's configuration: what was given, what follows from the device, the defaults.
+
+        The prefix cache is on by default where the trace says what prompts share.
+        """
 
     def facts(self) -> dict[str, Any]:
         """What the manifest says of the device."""
 
-    def make_run(
-        self,
-        records: list[ArrivalRecord],
-        config: SchedulerConfig,
-        policy: SchedulingPolicy,
-        prefix_block_size: int | None,
-    ) -> Run:
+    def make_run(self, workload: Workload, config: SchedulerConfig, policy: SchedulingPolicy) -> Run:
         """Everything that is done before the clock starts. Whatever is wrong with a model is found here."""
 
 
@@ -130,17 +130,20 @@ def replay(options: ReplayOptions, progress: Reporter | None = None) -> ReplayRe
         raise InputError(f"--mode {options.mode}: unknown; choose {', '.join(MODES)}")
     if not options.max_lag_share >= 0:
         raise InputError(f"--max-lag-share {options.max_lag_share}: give a share of at least 0, e.g. 0.05")
+    check_options(options)
+    slo_ns("client-timeout", options.client_timeout)
     check_free(options.out, force=options.force)
     mode = make_mode(options)
     policy = make_policy(options.policy, options.policy_args)
-    limits = mode.config(has_prefix_ids=False)
+    limits = mode.config(shares_prefixes=False)
     trace = load_trace(options, limits.max_model_len, limits.block_size)
-    config = mode.config(has_prefix_ids=trace.prefix_block_size is not None)
-    records = build_workload(trace, options, config.max_model_len)
+    workload = build_workload(trace, options, limits.max_model_len)
+    config = mode.config(shares_prefixes=workload.shares_prefixes)
+    records = workload.records
     _refuse_hopeless(records, config)
 
     started = time.perf_counter()
-    run = mode.make_run(records, config, policy, trace.prefix_block_size)
+    run = mode.make_run(workload, config, policy)
     building_s = time.perf_counter() - started
     directory = RunDirectory(
         options.out, _manifest(options, config, trace) | mode.facts(), force=options.force
@@ -154,6 +157,7 @@ def replay(options: ReplayOptions, progress: Reporter | None = None) -> ReplayRe
         run.close(directory.path)
         run_time_s = building_s + time.perf_counter() - started
         facts = {"num_steps": run.core.num_steps, "clock_s": clock_s, "run_time_s": run_time_s}
+        facts |= _turns(workload, directory)
         directory.finish("stalled" if stalled else "complete", **facts)
         if mode.can_lag and not stalled:
             _judge_lag(options, directory)
@@ -196,6 +200,14 @@ def _serve(
             writer.flush()
             directory.finish("interrupted", error=repr(error))
             raise
+
+
+def _turns(workload: Workload, directory: RunDirectory) -> dict[str, Any]:
+    """For the manifest: how later turns came, once all of the log is there."""
+    if not workload.turns:
+        return {}
+    facts = turn_facts(workload.turns, read_run(directory.path).requests)
+    return {"turns": facts | {"guessed_thinks": workload.num_guessed_thinks}}
 
 
 def _judge_lag(options: ReplayOptions, directory: RunDirectory) -> None:
@@ -246,6 +258,8 @@ def _stalled(run: Run, shown: int = 10) -> str | None:
     lines = [f"{r.request_id} {waits_for(run.scheduler, r, run.now)}" for r in unfinished[:shown]]
     if len(unfinished) > shown:
         lines.append(f"and {len(unfinished) - shown} more")
+    if run.clients.num_waiting:
+        lines.append(f"{run.clients.num_waiting} later turns wait for a turn before them to end")
     return "; ".join(lines)
 
 
@@ -260,4 +274,5 @@ def _manifest(options: ReplayOptions, config: SchedulerConfig, trace: Trace) -> 
             "declared": options.declared_max_tokens,
             "predictor": options.predictor,
         },
+        **session_facts(options),
     }

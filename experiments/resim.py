@@ -12,13 +12,22 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from experiments.run_directory import BLOCK_HASHES_FILE, WORKLOAD_FILE, RunDirectory
-from sim.prefix import prompt_hasher
-from sim.recorded import RecordedOutput, RecordedOutputs, RecordedSimulation, RecordedStep, Submission
+from sim.driver import OnEnd
+from sim.prefix import SessionHasher
+from sim.recorded import (
+    RecordedOutput,
+    RecordedOutputs,
+    RecordedSimulation,
+    RecordedStep,
+    Submission,
+    SubmittedHashes,
+)
+from tinyllm.engine.clients import moved
 from tinyllm.engine.core import EngineCore
-from tinyllm.engine.output import private_hash
 from tinyllm.engine.record.reader import Run, read_run
 from tinyllm.engine.record.recorder import LogRecorder
 from tinyllm.engine.record.workload import NS, ArrivalRecord, read_workload
+from tinyllm.engine.sessions import plan_turns
 from tinyllm.errors import InputError
 from tinyllm.policy.config import SchedulerConfig
 from tinyllm.policy.registry import make_policy
@@ -26,6 +35,9 @@ from tinyllm.policy.request import BlockHash, FinishReason
 from tinyllm.policy.scheduler import Scheduler
 
 Hashes = Literal["recorded", "prefix-ids"]
+
+_KEPT = ("seed", "policy", "config", "trace", "sessions", "think_time_s", "client_timeout_s", "turns")
+"""What a re-simulation's manifest has from that of the run."""
 
 MEASURED = ("gap_s", "schedule_s", "execute_s")
 """Columns of `steps` that are durations of the real host or device, not decisions."""
@@ -70,19 +82,19 @@ def resimulate(
         )
     config = SchedulerConfig(**run.manifest["config"])
     policy = make_policy(run.manifest["policy"]["name"], run.manifest["policy"]["args"])
-    records = {record.request_id: record for record in read_workload(run_path / WORKLOAD_FILE)}
+    workload = read_workload(run_path / WORKLOAD_FILE)
     block_size = config.block_size if config.enable_prefix_caching else None
-    outputs = _outputs(run, records, config, hashes)
+    recorded_hashes = _recorded_hashes(run, hashes) if block_size is not None else None
+    outputs = _outputs(run, recorded_hashes or {})
 
-    manifest = {
-        key: run.manifest[key] for key in ("mode", "seed", "policy", "config", "trace") if key in run.manifest
-    }
+    manifest = {key: run.manifest[key] for key in _KEPT if key in run.manifest}
     directory = RunDirectory(out, manifest | {"mode": "resim", "source_run": str(run_path)}, force=force)
-    directory.write_workload(list(records.values()))
+    directory.write_workload(workload)
     scheduler = Scheduler(config, policy)
     recorder = LogRecorder(directory.open_log(), scheduler)
     core = EngineCore(scheduler, RecordedOutputs(outputs, block_size), recorder)
-    simulation = RecordedSimulation(core, _steps(run), _submissions(run, records), outputs, block_size)
+    hashing = _hashing(run, workload, block_size, recorded_hashes)
+    simulation = RecordedSimulation(core, _steps(run), _submissions(run, workload), *hashing)
     simulation.run()
     recorder.close(simulation.now)
     directory.finish(run.manifest["status"], num_steps=core.num_steps)
@@ -131,35 +143,36 @@ def _steps(run: Run) -> list[RecordedStep]:
     ]
 
 
-def _submissions(run: Run, records: Mapping[str, ArrivalRecord]) -> dict[int, list[Submission]]:
+def _submissions(run: Run, workload: Sequence[ArrivalRecord]) -> dict[int, list[Submission]]:
     """What happened between steps, in the log's own order of rows."""
+    # Turns of closed sessions did not come when the trace says.
+    arrivals = dict(zip(run.requests["request_id"], run.requests["arrival"], strict=True))
+    records = {r.request_id: moved(r, _ns(arrivals[r.request_id])) for r in workload}
     submissions: dict[int, list[Submission]] = defaultdict(list)
     events = run.events[run.events["event"].isin(["queued", "rejected", "aborted"])]
-    for row in events.to_dict("records"):
+    # A request that was queued and then rejected is dropped by the scheduler itself.
+    again = events["request_id"].duplicated() & (events["event"] == "rejected")
+    for row in events[~again].to_dict("records"):
         record = records[row["request_id"]]
         submissions[int(row["step"])].append(Submission(record, _ns(row["time"]), row["event"] == "aborted"))
     return dict(submissions)
 
 
-def _outputs(
-    run: Run, records: Mapping[str, ArrivalRecord], config: SchedulerConfig, hashes: Hashes
-) -> dict[str, RecordedOutput]:
+def _outputs(run: Run, block_hashes: Mapping[str, Sequence[BlockHash]]) -> dict[str, RecordedOutput]:
     finished = run.events[run.events["event"] == "finished"]
     last_steps = dict(zip(finished["request_id"], finished["step"], strict=True))
-    block_hashes = _block_hashes(run, records, config, hashes) if config.enable_prefix_caching else {}
     return {
         row["request_id"]: RecordedOutput(
             last_steps.get(row["request_id"]),
             FinishReason(row["finish_reason"]),
-            block_hashes.get(row["request_id"], ()),
+            block_hashes.get(row["request_id"]),
         )
         for row in run.requests[["request_id", "finish_reason"]].to_dict("records")
     }
 
 
-def _block_hashes(
-    run: Run, records: Mapping[str, ArrivalRecord], config: SchedulerConfig, hashes: Hashes
-) -> dict[str, Sequence[BlockHash]]:
+def _recorded_hashes(run: Run, hashes: Hashes) -> dict[str, Sequence[BlockHash]] | None:
+    """The block hashes that a real run kept; None where they are to be made anew."""
     recorded = run.path / BLOCK_HASHES_FILE
     if hashes == "recorded" and recorded.exists():
         table = pq.read_table(recorded).to_pydict()
@@ -168,20 +181,25 @@ def _block_hashes(
         raise InputError(
             f"{recorded}: missing, and the run used a prefix cache; --hashes prefix-ids makes them anew"
         )
-    hasher = prompt_hasher(config.block_size, run.manifest["trace"].get("prefix_block_size"))
-    tokens = run.requests.set_index("request_id")["output_tokens"].to_dict()
-    return {
-        request_id: _with_private(hasher(record), record, int(tokens[request_id]), config.block_size)
-        for request_id, record in records.items()
-    }
+    return None
 
 
-def _with_private(
-    prompt: Sequence[BlockHash], record: ArrivalRecord, output_tokens: int, block_size: int
-) -> list[BlockHash]:
-    """The prompt's hashes, then one of its own for every block that the request generated."""
-    full_blocks = (record.prompt_tokens + output_tokens) // block_size
-    return [*prompt, *(private_hash(record.request_id, block) for block in range(len(prompt), full_blocks))]
+def _hashing(
+    run: Run,
+    workload: Sequence[ArrivalRecord],
+    block_size: int | None,
+    recorded: Mapping[str, Sequence[BlockHash]] | None,
+) -> tuple[SubmittedHashes | None, OnEnd | None]:
+    """What gives prompts their hashes, and what it has to be told of ends."""
+    if block_size is None:
+        return None, None
+    if recorded is not None:
+        return lambda record, _: recorded[record.request_id][: record.prompt_tokens // block_size], None
+    prefix_block_size = run.manifest["trace"].get("prefix_block_size")
+    # Runs of older versions do not say how their sessions went: their turns inherited nothing.
+    turns = plan_turns(workload, prefix_block_size, lambda *_: 0) if "sessions" in run.manifest else {}
+    hasher = SessionHasher(workload, turns, block_size, prefix_block_size)
+    return hasher.start, hasher.end
 
 
 def _ns(value: Any) -> int:

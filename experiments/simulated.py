@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from experiments.options import ReplayOptions
+from experiments.workload import Workload
 from sim.cost import YARDSTICK_ENGINE_OPTIONS, CostModel, RooflineCostModel, load_cost_model
-from sim.driver import Progress, Simulation
+from sim.driver import OnEnd, Progress, PromptHashes, Simulation
 from sim.hardware import gpu_by_name
 from sim.memory import num_gpu_blocks
-from sim.prefix import prompt_hasher
+from sim.prefix import SessionHasher, prompt_hasher
 from sim.shapes import shape_by_name
 from tinyllm.engine.core import EngineCore
 from tinyllm.engine.output import TargetLengthProcessor
 from tinyllm.engine.record.recorder import LogRecorder
-from tinyllm.engine.record.workload import ArrivalRecord
 from tinyllm.engine.record.writer import LogWriter
 from tinyllm.errors import InputError
 from tinyllm.policy.base import SchedulingPolicy
@@ -70,12 +70,13 @@ class SimulatedMode:
             )
         return RooflineCostModel(gpu, shape, dtype=dtype, tp=options.tp)
 
-    def config(self, has_prefix_ids: bool) -> SchedulerConfig:
-        """What was given, else what follows from the device, else the defaults.
-
-        The prefix cache is on by default where the trace says what prompts share.
-        """
-        chosen = {"enable_prefix_caching": has_prefix_ids, **self._defaults, **self._options.engine_options()}
+    def config(self, shares_prefixes: bool) -> SchedulerConfig:
+        """What was given, else what follows from the device, else the defaults."""
+        chosen = {
+            "enable_prefix_caching": shares_prefixes,
+            **self._defaults,
+            **self._options.engine_options(),
+        }
         if "num_gpu_blocks" not in chosen:
             raise InputError(
                 "--num-gpu-blocks: give the size of the KV pool, which this cost model does not tell"
@@ -87,31 +88,22 @@ class SimulatedMode:
         return {"device": "simulated", "cost_model": self._cost.describe()}
 
     def make_run(
-        self,
-        records: list[ArrivalRecord],
-        config: SchedulerConfig,
-        policy: SchedulingPolicy,
-        prefix_block_size: int | None,
+        self, workload: Workload, config: SchedulerConfig, policy: SchedulingPolicy
     ) -> SimulatedReplay:
         """A run that is ready to start."""
-        return SimulatedReplay(records, config, policy, self._cost, prefix_block_size)
+        return SimulatedReplay(workload, config, policy, self._cost)
 
 
 class SimulatedReplay:
     """One simulated run, from a workload to its log."""
 
     def __init__(
-        self,
-        records: list[ArrivalRecord],
-        config: SchedulerConfig,
-        policy: SchedulingPolicy,
-        cost: CostModel,
-        prefix_block_size: int | None = None,
+        self, workload: Workload, config: SchedulerConfig, policy: SchedulingPolicy, cost: CostModel
     ) -> None:
-        self._records = records
+        self.clients = workload.clients()
         self._cost = cost
         caching = config.enable_prefix_caching
-        self._hasher = prompt_hasher(config.block_size, prefix_block_size) if caching else None
+        self._prompt_hashes, self._on_end = _hashing(workload, config) if caching else (None, None)
         self.scheduler = Scheduler(config, policy)
         outputs = TargetLengthProcessor(config.max_model_len, config.block_size if caching else None)
         self.core = EngineCore(self.scheduler, outputs)
@@ -125,9 +117,19 @@ class SimulatedReplay:
     def run(self, writer: LogWriter, progress: Progress) -> None:
         """Run to the end; `close` writes what is then still unfinished."""
         self.core.recorder = LogRecorder(writer, self.scheduler)
-        self._simulation = Simulation(self._records, self.core, self._cost, self._hasher, progress)
+        self._simulation = Simulation(
+            self.clients, self.core, self._cost, self._prompt_hashes, progress, self._on_end
+        )
         self._simulation.run()
 
     def close(self, directory: Path) -> None:
         """Complete the log at the time reached, also of a run that was cut short."""
         self.core.recorder.close(self.now)
+
+
+def _hashing(workload: Workload, config: SchedulerConfig) -> tuple[PromptHashes, OnEnd | None]:
+    """What gives prompts their hashes, and what it has to be told of ends."""
+    if not workload.contains_history:
+        return prompt_hasher(config.block_size, workload.prefix_block_size), None
+    hasher = SessionHasher(workload.records, workload.turns, config.block_size, workload.prefix_block_size)
+    return lambda record: hasher.start(record, record.arrival_ns), hasher.end

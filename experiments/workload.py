@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from experiments.options import ReplayOptions
+from experiments.sessions import turns_of
+from tinyllm.engine.clients import Clients
 from tinyllm.engine.record.workload import ArrivalRecord
+from tinyllm.engine.sessions import Turn
 from tinyllm.errors import InputError
 from tinyllm.policy.predictor import make_predictor
 from traces.prepare import prepare
@@ -15,6 +19,41 @@ DeclaredMaxTokens = Callable[[TraceRow], int]
 
 MOST_TOKENS = 2**31 - 1
 """What a client may declare at most: sums of such counts still fit the log's columns."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a run has to serve, and how its clients behave.
+
+    Attributes:
+        records: in order of arrival; ties in file order.
+        turns: the later turns of sessions, by request id.
+        prefix_block_size: tokens that one prefix id stands for, None where the trace has none.
+        closed: whether turns wait for the turn before them.
+        client_timeout_ns: when clients give up; None if they never do.
+        num_guessed_thinks: think times that are gaps between recorded starts, for want of an end.
+    """
+
+    records: list[ArrivalRecord]
+    turns: dict[str, Turn]
+    prefix_block_size: int | None = None
+    closed: bool = False
+    client_timeout_ns: int | None = None
+    num_guessed_thinks: int = 0
+
+    @property
+    def contains_history(self) -> bool:
+        """Whether any prompt begins with an earlier turn's prompt and output."""
+        return any(turn.history is not None for turn in self.turns.values())
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether a prefix cache has anything to find."""
+        return self.prefix_block_size is not None or self.contains_history
+
+    def clients(self) -> Clients:
+        """The clients of a run, at its start."""
+        return Clients(self.records, self.turns if self.closed else None, self.client_timeout_ns)
 
 
 def load_trace(options: ReplayOptions, max_model_len: int | None, block_size: int) -> Trace:
@@ -43,10 +82,26 @@ def load_trace(options: ReplayOptions, max_model_len: int | None, block_size: in
     )
 
 
-def build_workload(trace: Trace, options: ReplayOptions, max_model_len: int | None) -> list[ArrivalRecord]:
-    """All arrival records, in order of arrival; ties in file order."""
-    declared = declared_max_tokens(options.declared_max_tokens, max_model_len)
+def build_workload(trace: Trace, options: ReplayOptions, max_model_len: int | None) -> Workload:
+    """All arrival records, the turns of their sessions, and what clients do."""
     rows = list(trace.rows)
+    records = _records(rows, options, max_model_len)
+    elapsed_ns = {f"r{row.source_row}": row.elapsed_ns for row in rows if row.elapsed_ns is not None}
+    turns = turns_of(records, elapsed_ns, options, trace.prefix_block_size)
+    closed = options.sessions == "closed"
+    guesses = closed and options.think_time is None
+    return Workload(
+        records,
+        turns,
+        trace.prefix_block_size,
+        closed,
+        slo_ns("client-timeout", options.client_timeout),
+        sum(turn.after not in elapsed_ns for turn in turns.values()) if guesses else 0,
+    )
+
+
+def _records(rows: list[TraceRow], options: ReplayOptions, max_model_len: int | None) -> list[ArrivalRecord]:
+    declared = declared_max_tokens(options.declared_max_tokens, max_model_len)
     predict = make_predictor(options.predictor, options.seed, [max(1, row.output_tokens) for row in rows])
     ttft_slo = slo_ns("ttft-slo", options.ttft_slo)
     e2e_slo = slo_ns("e2e-slo", options.e2e_slo)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import simpy
 
-from sim.driver import NanosecondEnvironment
+from sim.clients import NanosecondEnvironment
+from sim.driver import OnEnd
 from tinyllm.engine.core import EngineCore
+from tinyllm.engine.output import private_hash
 from tinyllm.engine.record.workload import ArrivalRecord, request_from
 from tinyllm.engine.runner import StepResult
 from tinyllm.policy.batch import ONE_TOKEN, Outcome, ScheduledBatch
 from tinyllm.policy.request import BlockHash, FinishReason, Request
+
+SubmittedHashes = Callable[[ArrivalRecord, int], Sequence[BlockHash]]
+"""Gives the hashes of the full blocks of the prompt of a record that is submitted at a time, in ns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +37,13 @@ class RecordedOutput:
     Attributes:
         last_step: the step in which it finished; None if it was aborted or is unfinished.
         reason: why it finished.
-        block_hashes: of its prompt's and generated full blocks, in order; empty without a prefix cache.
+        block_hashes: of its prompt's and generated full blocks, in order, where the run recorded them; else
+            a generated block is its own.
     """
 
     last_step: int | None
     reason: FinishReason
-    block_hashes: Sequence[BlockHash] = ()
+    block_hashes: Sequence[BlockHash] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +81,20 @@ class RecordedOutputs:
         num_sampled = 0 if ends and output.reason is FinishReason.ERROR else 1
         hashes: tuple[BlockHash, ...] = ()
         if self._block_size is not None:
-            full_blocks = (request.num_tokens + num_sampled) // self._block_size
-            hashes = tuple(output.block_hashes[len(request.block_hashes) : full_blocks])
+            hashes = self._new_hashes(request, output, num_sampled, self._block_size)
         if ends:
             return Outcome(num_sampled, output.reason, hashes)
         return Outcome(num_sampled, None, hashes) if hashes else ONE_TOKEN
+
+    @staticmethod
+    def _new_hashes(
+        request: Request, output: RecordedOutput, num_sampled: int, block_size: int
+    ) -> tuple[BlockHash, ...]:
+        known = len(request.block_hashes)
+        full_blocks = (request.num_tokens + num_sampled) // block_size
+        if output.block_hashes is not None:
+            return tuple(output.block_hashes[known:full_blocks])
+        return tuple(private_hash(request.request_id, block) for block in range(known, full_blocks))
 
     def remove(self, request_id: str) -> None:
         """Nothing is kept of a request."""
@@ -92,8 +107,8 @@ class RecordedSimulation:
         core: with a `RecordedOutputs`.
         steps: of the run, in order.
         submissions: by the number of the step before which they happened.
-        outputs: by request id, for the hashes of the prompts.
-        block_size: tokens of a block where a prefix cache is on, else None.
+        prompt_hashes: None without a prefix cache.
+        on_end: is told of each end.
     """
 
     def __init__(
@@ -101,14 +116,14 @@ class RecordedSimulation:
         core: EngineCore,
         steps: Sequence[RecordedStep],
         submissions: Mapping[int, Sequence[Submission]],
-        outputs: Mapping[str, RecordedOutput],
-        block_size: int | None,
+        prompt_hashes: SubmittedHashes | None = None,
+        on_end: OnEnd | None = None,
     ) -> None:
         self._core = core
         self._steps = steps
         self._submissions = submissions
-        self._outputs = outputs
-        self._block_size = block_size
+        self._prompt_hashes = prompt_hashes
+        self._on_end = on_end
         self._env = NanosecondEnvironment(initial_time=0)
         self._env.process(self._run())
 
@@ -128,23 +143,37 @@ class RecordedSimulation:
                 yield env.timeout(step.start_ns - env.now)
             self._submit(number)
             batch = core.begin_step(env.now)
+            self._ended(core.dropped, env.now)
             if batch is None:
                 return
             yield env.timeout(step.end_ns - env.now)
-            core.finish_step(batch, None, env.now)
+            self._ended(core.finish_step(batch, None, env.now), env.now)
             yield env.timeout(step.ready_ns - env.now)
             core.ready(env.now)
         self._submit(len(self._steps))
 
     def _submit(self, step: int) -> None:
         for submission in self._submissions.get(step, ()):
-            record = submission.record
             if submission.aborted:
-                self._core.abort(record.request_id, self._env.now)
-                continue
-            hashes: Sequence[BlockHash] = ()
-            if self._block_size is not None and record.request_id in self._outputs:
-                full_blocks = record.prompt_tokens // self._block_size
-                hashes = self._outputs[record.request_id].block_hashes[:full_blocks]
-            request = request_from(record, hashes)
-            self._core.add_request(record, request, self._env.now, submitted=submission.submitted_ns)
+                self._abort(submission.record.request_id, submission.submitted_ns)
+            else:
+                self._add(submission.record, submission.submitted_ns)
+
+    def _add(self, record: ArrivalRecord, submitted_ns: int) -> None:
+        now = self._env.now
+        request = request_from(record)
+        if self._prompt_hashes and self._core.scheduler.refusal(request, now) is None:
+            request.block_hashes += self._prompt_hashes(record, submitted_ns)
+        self._core.add_request(record, request, now, submitted=submitted_ns)
+
+    def _abort(self, request_id: str, now: int) -> None:
+        request = self._core.scheduler.get(request_id)
+        if request is not None:
+            # An idle engine was left by it at that moment, not when its next step began.
+            self._core.abort(request_id, now)
+            self._ended([request], now)
+
+    def _ended(self, requests: Sequence[Request], end_ns: int) -> None:
+        if self._on_end is not None:
+            for request in requests:
+                self._on_end(request, end_ns)

@@ -34,6 +34,8 @@ class EngineCore:
         self.num_steps = 0
         self.dropped: list[Request] = []
         """Requests that the last `begin_step` rejected after they had waited."""
+        self.step_end = 0
+        """When the last `step` ended, the time of its tokens."""
         self._start = 0
         self._scheduled = 0
 
@@ -123,7 +125,8 @@ class EngineCore:
             return None
         self._scheduled = clock()
         result = runner.run(batch)
-        finished = self.finish_step(batch, result, clock(), result.execute_ns)
+        self.step_end = clock()
+        finished = self.finish_step(batch, result, self.step_end, result.execute_ns)
         for request in finished:
             runner.remove(request.request_id)
         self.ready(clock())
