@@ -7,21 +7,30 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from random import Random
 from statistics import NormalDist
+from typing import Protocol
 
 from tinyllm.errors import InputError
 
-Predictor = Callable[[int, int], int]
-"""(source row, true output tokens) → predicted output tokens, at least 1.
 
-The noise of a request depends on the seed and its source row only, so every policy and order of the same
-trace sees the same predictions. `tau` and `biased` also look at the lengths of the whole workload.
-"""
+class Predictor(Protocol):
+    """Guesses a request's output length.
+
+    The noise of a request depends on the seed and its source row only, so every policy and order of the same
+    trace sees the same predictions. `tau` and `biased` also look at the lengths of the whole workload.
+    """
+
+    def __call__(self, source_row: int, output_tokens: int, draw: int = 0) -> int:
+        """A guess, at least 1, of `output_tokens`; another `draw` has noise of its own."""
+
+
+def _noise(seed: int, source_row: int, draw: int) -> Random:
+    return Random(f"{seed}/{source_row}/{draw}" if draw else f"{seed}/{source_row}")
 
 
 def perfect() -> Predictor:
     """The true length."""
 
-    def predict(source_row: int, output_tokens: int) -> int:
+    def predict(source_row: int, output_tokens: int, draw: int = 0) -> int:
         return max(1, output_tokens)
 
     return predict
@@ -36,8 +45,8 @@ def lognormal(sigma: float, seed: int) -> Predictor:
     if not 0 <= sigma <= 5:
         raise InputError(f"--predictor lognormal:{sigma:g}: give a sigma from 0 to 5")
 
-    def predict(source_row: int, output_tokens: int) -> int:
-        noise = Random(f"{seed}/{source_row}").gauss(0.0, sigma)
+    def predict(source_row: int, output_tokens: int, draw: int = 0) -> int:
+        noise = _noise(seed, source_row, draw).gauss(0.0, sigma)
         return max(1, round(output_tokens * math.exp(noise)))
 
     return predict
@@ -57,12 +66,12 @@ def buckets(width: float, accuracy: float, seed: int) -> Predictor:
         )
     size = int(width)
 
-    def predict(source_row: int, output_tokens: int) -> int:
-        draw = Random(f"{seed}/{source_row}")
+    def predict(source_row: int, output_tokens: int, draw: int = 0) -> int:
+        rng = _noise(seed, source_row, draw)
         bucket = (max(1, output_tokens) - 1) // size
-        if draw.random() >= accuracy:
+        if rng.random() >= accuracy:
             # Below the first bucket there is none: its errors all go up.
-            bucket += -1 if bucket and draw.random() < 0.5 else 1
+            bucket += -1 if bucket and rng.random() < 0.5 else 1
         return (bucket + 1) * size
 
     return predict
@@ -84,12 +93,12 @@ def rank_noise(tau: float, seed: int, lengths: Sequence[int]) -> Predictor:
     normal, rho = NormalDist(), math.sin(math.pi * tau / 2)
     spread = math.sqrt(max(0.0, 1 - rho * rho))
 
-    def predict(source_row: int, output_tokens: int) -> int:
+    def predict(source_row: int, output_tokens: int, draw: int = 0) -> int:
         if not ranked:
             return max(1, output_tokens)
         middle = (bisect_left(ranked, output_tokens) + bisect_right(ranked, output_tokens)) / 2
         share = min(max(middle, 0.5), len(ranked) - 0.5) / len(ranked)
-        noise = Random(f"{seed}/{source_row}").gauss(0.0, 1.0)
+        noise = _noise(seed, source_row, draw).gauss(0.0, 1.0)
         score = rho * normal.inv_cdf(share) + spread * noise
         return ranked[min(int(normal.cdf(score) * len(ranked)), len(ranked) - 1)]
 
@@ -107,7 +116,7 @@ def biased(bias: float, lengths: Sequence[int]) -> Predictor:
         raise InputError(f"--predictor biased:{bias:g}: give a bias from 0 to 1")
     middle = max(1, sorted(lengths)[len(lengths) // 2]) if lengths else 1
 
-    def predict(source_row: int, output_tokens: int) -> int:
+    def predict(source_row: int, output_tokens: int, draw: int = 0) -> int:
         return max(1, round(math.pow(middle, bias) * math.pow(max(1, output_tokens), 1 - bias)))
 
     return predict
