@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from tinyllm.errors import InputError
+from tinyllm.policy.config import SchedulerConfig
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class ReplayOptions:
     # what clients declare and predictors guess
     declared_max_tokens: str = "target"
     predictor: str = "none"
+    refresh_predictions: int | None = None
     ttft_slo: float | None = None
     e2e_slo: float | None = None
     warmup_requests: int = 0
@@ -60,11 +62,23 @@ class ReplayOptions:
     num_gpu_blocks: int | None = None
     max_model_len: int | None = None
     long_prefill_token_threshold: int | None = None
+    cap_lone_prefill: bool | None = None
     enable_chunked_prefill: bool | None = None
     enable_prefix_caching: bool | None = None
+    register_blocks: str | None = None
     admission: str | None = None
     watermark: float | None = None
     preemption: str | None = None
+    num_cpu_blocks: int | None = None
+    swap_space: float = 4.0
+    batching: str | None = None
+    max_num_prefill_tokens: int | None = None
+    max_num_decode_tokens: int | None = None
+    max_num_partial_prefills: int | None = None
+    tpot_slo: float | None = None
+    step_estimate: str | None = None
+    max_queued_requests: int | None = None
+    early_rejection: str | None = None
     # the simulated device
     cost_model: str | None = None
     gpu: str | None = None
@@ -83,19 +97,7 @@ class ReplayOptions:
 
     def engine_options(self) -> dict[str, Any]:
         """The scheduler's options that were given."""
-        names = (
-            "max_num_seqs",
-            "max_num_batched_tokens",
-            "block_size",
-            "num_gpu_blocks",
-            "max_model_len",
-            "long_prefill_token_threshold",
-            "enable_chunked_prefill",
-            "enable_prefix_caching",
-            "admission",
-            "watermark",
-            "preemption",
-        )
+        names = [field.name for field in fields(SchedulerConfig)]
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 

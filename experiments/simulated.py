@@ -10,7 +10,7 @@ from experiments.workload import Workload
 from sim.cost import YARDSTICK_ENGINE_OPTIONS, CostModel, RooflineCostModel, load_cost_model
 from sim.driver import OnEnd, Progress, PromptHashes, Simulation
 from sim.hardware import gpu_by_name
-from sim.memory import num_gpu_blocks
+from sim.memory import num_cpu_blocks, num_gpu_blocks
 from sim.prefix import SessionHasher, prompt_hasher
 from sim.shapes import shape_by_name
 from tinyllm.engine.core import EngineCore
@@ -57,6 +57,7 @@ class SimulatedMode:
         options = self._options
         gpu, shape = gpu_by_name(gpu_name), shape_by_name(shape_name)
         dtype = options.dtype or "bfloat16"
+        block_size = SchedulerConfig.block_size if options.block_size is None else options.block_size
         self._defaults["max_model_len"] = shape.max_position_embeddings
         if options.num_gpu_blocks is None:
             utilization = options.gpu_memory_utilization
@@ -66,9 +67,13 @@ class SimulatedMode:
                 dtype=dtype,
                 tp=options.tp,
                 gpu_memory_utilization=0.9 if utilization is None else utilization,
-                block_size=options.block_size or SchedulerConfig.block_size,
+                block_size=block_size,
             )
-        return RooflineCostModel(gpu, shape, dtype=dtype, tp=options.tp)
+        if options.preemption == "swap" and options.num_cpu_blocks is None:
+            self._defaults["num_cpu_blocks"] = num_cpu_blocks(
+                shape, options.swap_space, dtype=dtype, tp=options.tp, block_size=block_size
+            )
+        return RooflineCostModel(gpu, shape, dtype=dtype, tp=options.tp, block_size=block_size)
 
     def config(self, shares_prefixes: bool) -> SchedulerConfig:
         """What was given, else what follows from the device, else the defaults."""
