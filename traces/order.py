@@ -16,7 +16,7 @@ from traces.spool import Spool
 Order = Literal["error", "segment", "sort"]
 ORDERS: Final = get_args(Order)
 
-RUN_ROWS: Final = 65_536
+RUN_ROWS: Final = 16_384
 """Rows that are sorted in memory, before the sorted runs are merged."""
 
 Located = tuple[int | None, int, TraceRow]

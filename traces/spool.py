@@ -15,7 +15,7 @@ from traces.schema import TraceRow
 CHUNK_ROWS: Final = 128
 """Rows that each reader holds; few, because a superposition has a reader for each copy."""
 
-IN_MEMORY_BYTES: Final = 4 * 2**20
+IN_MEMORY_BYTES: Final = 2**20
 """A trace that is smaller than this never reaches the disk."""
 
 
