@@ -9,7 +9,13 @@ import typer
 
 from tinyllm.cli.config_file import ConfigOption
 from tinyllm.cli.option_groups import with_option_groups
-from tinyllm.cli.replay_options import DeviceOptions, PolicyOptions, RealOptions, RowOptions
+from tinyllm.cli.replay_options import (
+    ClientOptions,
+    DeviceOptions,
+    PolicyOptions,
+    RealOptions,
+    RowOptions,
+)
 from tinyllm.cli.scheduler_options import SchedulerOptions
 from tinyllm.cli.trace_options import ReadOptions, TraceArgument
 
@@ -25,6 +31,7 @@ def replay(
     policy_options: PolicyOptions,
     read_options: ReadOptions,
     row_options: RowOptions,
+    client_options: ClientOptions,
     device_options: DeviceOptions,
     real_options: RealOptions,
     scheduler_options: SchedulerOptions,
@@ -33,7 +40,7 @@ def replay(
     force: Annotated[bool, typer.Option("--force", help="Replace the run in --out.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
 ) -> None:
-    """Replay an arrival trace open-loop through a scheduling policy, and write the event log of the run.
+    """Replay an arrival trace through a scheduling policy, and write the event log of the run.
 
     Example: tinyllm replay trace.csv --policy srpt --predictor perfect --gpu h100
     --model-shape llama-3.1-8b --out runs/srpt
@@ -43,7 +50,15 @@ def replay(
     from experiments.replay import replay as run_replay
 
     chosen: dict[str, Any] = {}
-    for group in (policy_options, read_options, row_options, device_options, real_options, scheduler_options):
+    for group in (
+        policy_options,
+        read_options,
+        row_options,
+        client_options,
+        device_options,
+        real_options,
+        scheduler_options,
+    ):
         chosen |= vars(group)
     policy_args = parse_policy_args(chosen.pop("policy_arg") or [])
     options = ReplayOptions(trace, out, mode=mode, force=force, seed=seed, policy_args=policy_args, **chosen)

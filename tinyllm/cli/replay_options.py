@@ -14,6 +14,7 @@ _DEVICE = "Simulated device"
 _REAL = "Real model"
 _POLICY = "Policy"
 _TRACE = "Trace"
+_CLIENTS = "Clients"
 
 
 @dataclass
@@ -74,6 +75,32 @@ class RowOptions:
     warmup_requests: Annotated[
         int, typer.Option(help="The first N are served and left out of statistics.", rich_help_panel=_TRACE)
     ] = 0
+
+
+@dataclass
+class ClientOptions:
+    """When the turns of conversations come, and how long clients wait."""
+
+    sessions: Annotated[
+        str,
+        typer.Option(
+            help="Later turns: open, at their recorded times; closed, after the turn before them and a think time.",
+            rich_help_panel=_CLIENTS,
+        ),
+    ] = "open"
+    think_time: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds from an answer to the next turn (default: the trace's; closed only).",
+            rich_help_panel=_CLIENTS,
+        ),
+    ] = None
+    client_timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Clients take back a request that has not ended after so many s.", rich_help_panel=_CLIENTS
+        ),
+    ] = None
 
 
 @dataclass
