@@ -48,6 +48,10 @@ class RealMode:
             )
         if options.eos not in ("ignore", "stop"):
             raise InputError(f"--eos {options.eos}: choose ignore (the trace's lengths) or stop")
+        if options.eos == "stop" and options.refresh_predictions is not None:
+            raise InputError(
+                "--refresh-predictions needs --eos ignore: how long outputs get is not known else"
+            )
         self._options = options
         self._model = options.model
 
@@ -108,6 +112,7 @@ class RealReplay:
             seed=options.seed,
         )
         self.core, self.scheduler = self._engine.core, self._engine.scheduler
+        self.core.output_processor = workload.predicting(self._engine.outputs)
         self._submitter: Submitter | None = None
         self._num_ended = 0
         self._block_hashes: dict[str, list[bytes]] = {}

@@ -273,6 +273,7 @@ def _manifest(options: ReplayOptions, config: SchedulerConfig, trace: Trace) -> 
         "length_knowledge": {
             "declared": options.declared_max_tokens,
             "predictor": options.predictor,
+            "refresh_predictions": options.refresh_predictions,
         },
         **session_facts(options),
     }

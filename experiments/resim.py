@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pandas as pd
 import pyarrow.parquet as pq
 
+from experiments.predictions import refresh_of
 from experiments.run_directory import BLOCK_HASHES_FILE, WORKLOAD_FILE, RunDirectory
 from sim.driver import OnEnd
 from sim.prefix import SessionHasher
@@ -24,6 +25,7 @@ from sim.recorded import (
 )
 from tinyllm.engine.clients import moved
 from tinyllm.engine.core import EngineCore
+from tinyllm.engine.output import OutputProcessor
 from tinyllm.engine.record.reader import Run, read_run
 from tinyllm.engine.record.recorder import LogRecorder
 from tinyllm.engine.record.workload import NS, ArrivalRecord, read_workload
@@ -92,13 +94,21 @@ def resimulate(
     directory.write_workload(workload)
     scheduler = Scheduler(config, policy)
     recorder = LogRecorder(directory.open_log(), scheduler)
-    core = EngineCore(scheduler, RecordedOutputs(outputs, block_size), recorder)
+    core = EngineCore(scheduler, _predicting(run, RecordedOutputs(outputs, block_size), workload), recorder)
     hashing = _hashing(run, workload, block_size, recorded_hashes)
     simulation = RecordedSimulation(core, _steps(run), _submissions(run, workload), *hashing)
     simulation.run()
     recorder.close(simulation.now)
     directory.finish(run.manifest["status"], num_steps=core.num_steps)
     return compare(run, read_run(out))
+
+
+def _predicting(run: Run, outputs: OutputProcessor, workload: Sequence[ArrivalRecord]) -> OutputProcessor:
+    knowledge = run.manifest.get("length_knowledge", {})
+    refresh = refresh_of(
+        knowledge.get("predictor", "none"), run.manifest["seed"], knowledge.get("refresh_predictions")
+    )
+    return outputs if refresh is None else refresh.wrap(outputs, workload)
 
 
 def compare(recorded: Run, again: Run) -> list[Difference]:

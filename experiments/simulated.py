@@ -111,7 +111,7 @@ class SimulatedReplay:
         self._prompt_hashes, self._on_end = _hashing(workload, config) if caching else (None, None)
         self.scheduler = Scheduler(config, policy)
         outputs = TargetLengthProcessor(config.max_model_len, config.block_size if caching else None)
-        self.core = EngineCore(self.scheduler, outputs)
+        self.core = EngineCore(self.scheduler, workload.predicting(outputs))
         self._simulation: Simulation | None = None
 
     @property

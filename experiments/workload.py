@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from experiments.options import ReplayOptions
+from experiments.predictions import Refresh, refresh_of
 from experiments.sessions import turns_of
 from tinyllm.engine.clients import Clients
+from tinyllm.engine.output import OutputProcessor
 from tinyllm.engine.record.workload import ArrivalRecord
 from tinyllm.engine.sessions import Turn
 from tinyllm.errors import InputError
@@ -32,6 +34,7 @@ class Workload:
         closed: whether turns wait for the turn before them.
         client_timeout_ns: when clients give up; None if they never do.
         num_guessed_thinks: think times that are gaps between recorded starts, for want of an end.
+        refresh: how predictions are made anew; None if they are not.
     """
 
     records: list[ArrivalRecord]
@@ -40,6 +43,7 @@ class Workload:
     closed: bool = False
     client_timeout_ns: int | None = None
     num_guessed_thinks: int = 0
+    refresh: Refresh | None = None
 
     @property
     def contains_history(self) -> bool:
@@ -54,6 +58,10 @@ class Workload:
     def clients(self) -> Clients:
         """The clients of a run, at its start."""
         return Clients(self.records, self.turns if self.closed else None, self.client_timeout_ns)
+
+    def predicting(self, outputs: OutputProcessor) -> OutputProcessor:
+        """The output processor of a run, with new predictions where they are refreshed."""
+        return outputs if self.refresh is None else self.refresh.wrap(outputs, self.records)
 
 
 def load_trace(options: ReplayOptions, max_model_len: int | None, block_size: int) -> Trace:
@@ -97,6 +105,7 @@ def build_workload(trace: Trace, options: ReplayOptions, max_model_len: int | No
         closed,
         slo_ns("client-timeout", options.client_timeout),
         sum(turn.after not in elapsed_ns for turn in turns.values()) if guesses else 0,
+        refresh_of(options.predictor, options.seed, options.refresh_predictions),
     )
 
 

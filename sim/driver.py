@@ -14,6 +14,7 @@ from tinyllm.engine.clients import Clients, Due
 from tinyllm.engine.core import EngineCore
 from tinyllm.engine.output import TargetLengthProcessor
 from tinyllm.engine.record.workload import ArrivalRecord, request_from
+from tinyllm.engine.refresh import RefreshedPredictions
 from tinyllm.policy.request import BlockHash, Request
 
 Progress = Callable[[int, int], None]
@@ -51,11 +52,13 @@ class SimulatedEngine:
         progress: Progress | None = None,
         on_end: OnEnd | None = None,
     ) -> None:
-        if not isinstance(core.output_processor, TargetLengthProcessor):
+        outputs = core.output_processor
+        outputs = outputs.inner if isinstance(outputs, RefreshedPredictions) else outputs
+        if not isinstance(outputs, TargetLengthProcessor):
             raise TypeError("a simulated engine needs the TargetLengthProcessor")
         self._env = env
         self._core = core
-        self._targets = core.output_processor
+        self._targets = outputs
         self._cost = cost
         self._prompt_hashes = prompt_hashes
         self._progress = progress

@@ -143,6 +143,31 @@ def test_every_decision_under_preemption_is_made_again(
     assert read_run(tmp_path / "again").manifest["mode"] == "resim"
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"batching": "prefill-first"},
+        {"max_num_prefill_tokens": 16, "max_num_decode_tokens": 2, "max_num_partial_prefills": 1},
+        {"tpot_slo": 0.001, "step_estimate": "0.0005:1e-5"},
+        {"early_rejection": "expired", "ttft_slo": 0.02},
+        {
+            "early_rejection": "predicted",
+            "ttft_slo": 0.05,
+            "step_estimate": "0.01:1e-4",
+            "max_queued_requests": 6,
+        },
+        {"policy": "srpt", "predictor": "lognormal:1", "refresh_predictions": 2},
+    ],
+    ids=lambda rules: ",".join(rules),
+)
+def test_every_decision_under_the_rules_beside_the_policy_is_made_again(
+    make_real: MakeReal, tmp_path: Path, rules: dict[str, Any]
+) -> None:
+    run = run_of(make_real(**TIGHT | rules))
+    assert len(run.requests) == REQUESTS
+    assert resimulate(run.path, tmp_path / "again") == []
+
+
 @pytest.mark.parametrize("hashes", ["recorded", "prefix-ids"])
 def test_every_decision_with_prefix_hits_is_made_again(
     make_real: MakeReal, tmp_path: Path, hashes: Any
@@ -318,6 +343,8 @@ def test_a_run_that_was_handed_over_late_is_invalid(make_real: MakeReal) -> None
         ({"max_lag_share": float("nan")}, "--max-lag-share nan: give a share"),
         ({"attention": "flashy"}, "flashy"),
         ({"dtype": "float12"}, "float12"),
+        ({"preemption": "swap", "num_cpu_blocks": 4}, "--preemption swap exists in simulation only"),
+        ({"eos": "stop", "refresh_predictions": 2, "predictor": "perfect"}, "needs --eos ignore"),
     ],
 )
 def test_a_wrong_option_is_one_line(make_real: MakeReal, options: dict[str, Any], message: str) -> None:
