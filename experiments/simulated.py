@@ -108,7 +108,10 @@ class SimulatedReplay:
         self.clients = workload.clients()
         self._cost = cost
         caching = config.enable_prefix_caching
-        self._prompt_hashes, self._on_end = _hashing(workload, config) if caching else (None, None)
+        self._prompt_hashes: PromptHashes | None = None
+        self._on_end: OnEnd | None = None
+        if caching:
+            self._prompt_hashes, self._on_end = _hashing(workload, config)
         self.scheduler = Scheduler(config, policy)
         outputs = TargetLengthProcessor(config.max_model_len, config.block_size if caching else None)
         self.core = EngineCore(self.scheduler, workload.predicting(outputs))
