@@ -80,16 +80,11 @@ def render_report(
     items = plots.plotted(runs, names)
     members = [window(run, warmup, cooldown).member for run in runs]
     heads = [page.run_label(item.color, item.name, policy_name(item.run)) for item in items]
-    cut = (
-        f" Warm-up {warmup:g} s and cool-down {cooldown:g} s are cut off by arrival."
-        if warmup or cooldown
-        else ""
-    )
+    cut = f" Warm-up {warmup:g} s and cool-down {cooldown:g} s are cut off by arrival."
+    counted = "Counted from the intended arrival." + (cut if warmup or cooldown else "")
     body = [
         page.warnings(grouped_warnings(summaries, names)),
-        page.section(
-            "Latency", _lines(LATENCY, heads, summaries), "Counted from the intended arrival." + cut
-        ),
+        page.section("Latency", _lines(LATENCY, heads, summaries), counted),
         page.section("Service", _lines(SERVICE, heads, summaries), "Shares are of tokens."),
         _service_levels(heads, summaries, levels),
         _tenants(runs, heads, summaries, levels, (warmup, cooldown)),
