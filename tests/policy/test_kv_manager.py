@@ -110,7 +110,7 @@ class ManagerMachine(RuleBasedStateMachine):
         end = min(resident.num_computed_tokens + count, resident.num_slots, resident.num_tokens)
         full = range(resident.num_computed_tokens // BLOCK, end // BLOCK)
         resident.num_computed_tokens = end
-        self.kv.register_computed_blocks(resident)
+        self.kv.register_blocks(resident, resident.num_computed_tokens)
         for position in full:
             if position < len(resident.block_hashes):
                 self.held.append((resident.block_ids[position], resident.block_hashes[position]))
@@ -167,7 +167,7 @@ def admit(kv: KVBlockManager, new: Request, *, waive_watermark: bool = True) -> 
 
 def compute_all(kv: KVBlockManager, resident: Request) -> None:
     resident.num_computed_tokens = resident.num_tokens
-    kv.register_computed_blocks(resident)
+    kv.register_blocks(resident, resident.num_computed_tokens)
 
 
 def test_hits_without_an_owner_count_in_what_an_admission_needs() -> None:
@@ -217,7 +217,7 @@ def test_a_block_is_findable_only_once_its_tokens_are_computed() -> None:
     found = []
     for num_computed in (0, 3, 4, 7, 11, 12):
         first.num_computed_tokens = num_computed
-        kv.register_computed_blocks(first)
+        kv.register_blocks(first, first.num_computed_tokens)
         found.append(len(kv.find_cached_blocks(request("second", 16, "aab"))))
     assert found == [0, 0, 1, 1, 2, 3]
 

@@ -41,7 +41,8 @@ def _check_budget(scheduler: Scheduler, batch: ScheduledBatch) -> None:
         require(not batch.partial_rows, "a prompt is cut although chunked prefill is off")
     elif config.long_prefill_token_threshold:
         longest = max(counts)
-        require(longest <= config.long_prefill_token_threshold, f"a chunk of {longest} tokens")
+        capped = config.cap_lone_prefill or scheduler.num_unfinished > 1
+        require(not capped or longest <= config.long_prefill_token_threshold, f"a chunk of {longest} tokens")
     for phase, count, most in (
         ("prefill", batch.prefill_tokens, config.max_num_prefill_tokens),
         ("decode", batch.decode_seqs, config.max_num_decode_tokens),
@@ -60,7 +61,8 @@ def _check_victims(scheduler: Scheduler, batch: ScheduledBatch, names: list[str]
     back = {request.request_id for request in batch.preempted} & set(names)
     resumed = {request.request_id for request in batch.admitted}
     require(back <= resumed, f"{sorted(back - resumed)}: preempted and scheduled in one step")
-    require(not back or scheduler.policy.preemptive, f"{sorted(back)}: preempted for a waiting request")
+    may_resume = scheduler.policy.preemptive or scheduler.config.batching == "take-back"
+    require(not back or may_resume, f"{sorted(back)}: preempted for a waiting request")
 
 
 def _check_sums(batch: ScheduledBatch, rows: list[tuple[Request, int]]) -> None:

@@ -26,6 +26,11 @@ def slots_at_admission(
     return min(num_computed + chunk_tokens, request.num_tokens)
 
 
+def slots_that_must_fit(config: SchedulerConfig, request: Request, num_slots: int) -> int:
+    """Slots that an admission, which takes blocks for `num_slots`, has to find room for."""
+    return max(num_slots, request.num_tokens) if config.admission == "prompt-fits" else num_slots
+
+
 def refusal(config: SchedulerConfig, request: Request) -> str | None:
     """Why this configuration can't ever serve a request, or None: the one line that its user reads."""
     if request.num_prompt_tokens < 1:

@@ -19,6 +19,9 @@ class Moves(Protocol):
     def schedule_running(self, batch: ScheduledBatch, now: int, phase: Phase | None = None) -> int:
         """Give residents (of one phase) their tokens in order; return the budget that is left."""
 
+    def schedule_running_taking_back(self, batch: ScheduledBatch, now: int) -> int:
+        """Likewise in the order of admission, where even what this step has scheduled can be preempted."""
+
     def schedule_waiting(self, batch: ScheduledBatch, budget: int, now: int) -> bool:
         """Admit in order; return whether it was the limits of the step, not seats, blocks or the queue, that
         ended it."""
@@ -38,6 +41,22 @@ class Mixed:
         budget = moves.schedule_running(batch, now)
         if len(batch.preempted) == num_victims:
             moves.schedule_waiting(batch, budget, now)
+
+
+class TakeBack:
+    """As `Mixed`, but residents go in the order of their admission, and who lacks blocks takes them from the one with
+    the largest key, even if this step has scheduled that one already: its tokens go back to the budget. With
+    `priority` this is vLLM's `--scheduling-policy priority`."""
+
+    def compose(self, moves: Moves, batch: ScheduledBatch, now: int) -> None:
+        again = True
+        while again:
+            num_victims = len(batch.preempted)
+            budget = moves.schedule_running_taking_back(batch, now)
+            if len(batch.preempted) == num_victims:
+                moves.schedule_waiting(batch, budget, now)
+            # The first resident had the largest key and went itself: vLLM makes this an empty step.
+            again = not batch.requests and len(batch.preempted) > num_victims
 
 
 class PrefillFirst:
@@ -70,6 +89,7 @@ class Static:
 
 BATCHING: dict[str, Callable[[], Batching]] = {
     "mixed": Mixed,
+    "take-back": TakeBack,
     "prefill-first": PrefillFirst,
     "static": Static,
 }

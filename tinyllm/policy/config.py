@@ -8,9 +8,10 @@ from typing import Any, Literal, get_args
 from tinyllm.errors import InputError
 from tinyllm.policy.estimate import StepEstimate
 
-Admission = Literal["first-chunk", "full-prompt", "reserve-output"]
+Admission = Literal["first-chunk", "prompt-fits", "full-prompt", "reserve-output"]
+BlockRegistration = Literal["computed", "scheduled"]
 Preemption = Literal["recompute", "swap", "never"]
-BatchingName = Literal["mixed", "prefill-first", "static"]
+BatchingName = Literal["mixed", "take-back", "prefill-first", "static"]
 EarlyRejectionName = Literal["none", "expired", "predicted"]
 
 
@@ -27,6 +28,7 @@ _OPTIONAL_COUNTS = (
 )
 _CHOICES: dict[str, Any] = {
     "admission": Admission,
+    "register_blocks": BlockRegistration,
     "preemption": Preemption,
     "batching": BatchingName,
     "early_rejection": EarlyRejectionName,
@@ -53,10 +55,14 @@ class SchedulerConfig:
         num_gpu_blocks: KV blocks in the pool.
         max_model_len: tokens of prompt and output at most; None for no limit.
         long_prefill_token_threshold: tokens of one prefill chunk at most; 0 for no limit but the budget.
+        cap_lone_prefill: whether that limit holds for the only request there is, too (not in vLLM).
         enable_chunked_prefill: whether a prompt may be computed over several steps.
         enable_prefix_caching: whether full blocks are shared by equal content.
+        register_blocks: when others can hit a full block: once it is computed or, as in vLLM, already when it
+            is scheduled, so that prompts that are admitted in one step share.
         admission: for how many slots a request takes blocks when admitted: those of its first chunk,
-            of all its tokens so far, or of its prompt and declared output.
+            of all its tokens so far, or of its prompt and declared output; `prompt-fits` takes those of the first
+            chunk where all its tokens so far would find room (vLLM).
         watermark: fraction of the pool that an admission leaves free, waived when nothing runs.
         preemption: `recompute` frees the victim's blocks, `swap` copies them to host memory (in simulation only);
             `never` needs `reserve-output`.
@@ -81,8 +87,10 @@ class SchedulerConfig:
     num_gpu_blocks: int = 10_000
     max_model_len: int | None = None
     long_prefill_token_threshold: int = 0
+    cap_lone_prefill: bool = True
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = False
+    register_blocks: BlockRegistration = "computed"
     admission: Admission = "first-chunk"
     watermark: float = 0.0
     preemption: Preemption = "recompute"
@@ -146,6 +154,10 @@ class SchedulerConfig:
             raise InputError("--preemption swap needs --num-cpu-blocks, the host blocks to swap to")
         if self.preemption == "swap" and self.enable_prefix_caching:
             raise InputError("--preemption swap excludes the prefix cache: give --no-enable-prefix-caching")
+        if self.batching == "take-back":
+            for option in ("max_num_prefill_tokens", "max_num_decode_tokens", "tpot_slo"):
+                if getattr(self, option) is not None:
+                    raise InputError(f"--batching take-back excludes --{option.replace('_', '-')}")
         if not self.enable_chunked_prefill:
             for option in ("max_num_prefill_tokens", "max_num_partial_prefills", "tpot_slo"):
                 if getattr(self, option) is not None:

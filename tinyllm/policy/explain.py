@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinyllm.policy.admission import slots_at_admission
+from tinyllm.policy.admission import slots_at_admission, slots_that_must_fit
 from tinyllm.policy.request import Request, RequestState
 from tinyllm.policy.scheduler import Scheduler
 
@@ -22,6 +22,7 @@ def waits_for(scheduler: Scheduler, request: Request, now: int) -> str:
     slots = slots_at_admission(
         scheduler.config, request, len(cached) * scheduler.config.block_size, scheduler.chunk_limit
     )
+    slots = slots_that_must_fit(scheduler.config, request, slots)
     needed = scheduler.kv.num_blocks_to_admit(cached, slots)
     kept_free = scheduler.kv.watermark_blocks if scheduler.running else 0
     usable = max(0, scheduler.kv.pool.num_free - kept_free)

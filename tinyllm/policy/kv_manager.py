@@ -51,14 +51,23 @@ class KVBlockManager:
         return self.num_blocks_to_admit(cached_blocks, num_slots) <= self.pool.num_free + extra - kept_free
 
     def admit(
-        self, request: Request, cached_blocks: list[int], num_slots: int, *, waive_watermark: bool
+        self,
+        request: Request,
+        cached_blocks: list[int],
+        num_slots: int,
+        *,
+        waive_watermark: bool,
+        must_fit: int = 0,
     ) -> bool:
         """Give a request without blocks its prefix hits and new blocks up to `num_slots` tokens.
+
+        Args:
+            must_fit: tokens for which blocks must be free, where that is more than `num_slots`.
 
         Returns:
             False, with nothing changed, if the free blocks above the watermark do not suffice.
         """
-        if not self.can_admit(cached_blocks, num_slots, waive_watermark=waive_watermark):
+        if not self.can_admit(cached_blocks, max(num_slots, must_fit), waive_watermark=waive_watermark):
             return False
         # The hits first: taken after the new blocks, they could have been evicted for them.
         self.pool.touch(cached_blocks)
@@ -78,9 +87,9 @@ class KVBlockManager:
             request.num_slots = len(request.block_ids) * self.block_size
         return True
 
-    def register_computed_blocks(self, request: Request) -> None:
-        """Make the blocks that are full of computed tokens findable; called after their step, never before."""
-        full = min(request.num_computed_tokens // self.block_size, len(request.block_hashes))
+    def register_blocks(self, request: Request, num_tokens: int) -> None:
+        """Make the blocks findable that are full with so many tokens: those computed, or scheduled in this step."""
+        full = min(num_tokens // self.block_size, len(request.block_hashes))
         for position in range(request.num_registered_blocks, full):
             self.pool.register(request.block_ids[position], request.block_hashes[position])
         request.num_registered_blocks = max(request.num_registered_blocks, full)

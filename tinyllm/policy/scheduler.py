@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from tinyllm.errors import InputError
-from tinyllm.policy.admission import refusal, slots_at_admission
+from tinyllm.policy.admission import refusal, slots_at_admission, slots_that_must_fit
 from tinyllm.policy.base import FOREVER, Key, SchedulingPolicy
 from tinyllm.policy.batch import ONE_TOKEN, Outcome, ScheduledBatch
 from tinyllm.policy.batching import BATCHING, Phase
@@ -61,6 +61,11 @@ class Scheduler:
         self.chunk_limit = config.max_num_batched_tokens
         if config.enable_chunked_prefill and config.long_prefill_token_threshold:
             self.chunk_limit = min(self.chunk_limit, config.long_prefill_token_threshold)
+        self._shared_chunk_limit = self.chunk_limit
+        self._lone_chunk_limit = (
+            self.chunk_limit if config.cap_lone_prefill else config.max_num_batched_tokens
+        )
+        self._registers_scheduled = config.enable_prefix_caching and config.register_blocks == "scheduled"
         self._batching = BATCHING[config.batching]()
         self._chunks = _make_chunks(config)
         self._rejection = _make_rejection(config)
@@ -143,6 +148,8 @@ class Scheduler:
     def schedule(self, now: int) -> ScheduledBatch | None:
         """The next step's work, or None if nothing can run now."""
         batch = ScheduledBatch()
+        alone = len(self._requests) == 1
+        self.chunk_limit = self._lone_chunk_limit if alone else self._shared_chunk_limit
         self._order_running(now)
         if self.policy.preemptive:
             self._preempt_for_waiting(batch, now)
@@ -190,7 +197,7 @@ class Scheduler:
             self._report_sampled(batch, outcomes, now)
         if self.config.enable_prefix_caching:
             for request in batch.requests:
-                self.kv.register_computed_blocks(request)
+                self.kv.register_blocks(request, request.num_computed_tokens)
         for request, reason in finished:
             self._finish(request, reason, now)
         if finished:
@@ -251,6 +258,7 @@ class Scheduler:
             return
         cached = self.kv.find_cached_blocks(best)
         num_slots = slots_at_admission(self.config, best, self._num_kept(best, cached), self.chunk_limit)
+        num_slots = slots_that_must_fit(self.config, best, num_slots)
         protected = set(cached)
         lost: Counter[int] = Counter()
         freed = 0
@@ -314,6 +322,42 @@ class Scheduler:
         batch.num_sampled += batch.decode_seqs
         return budget
 
+    def schedule_running_taking_back(self, batch: ScheduledBatch, now: int) -> int:
+        """Move 2 in the order of admission, where even what this step has scheduled can be preempted."""
+        budget = self.config.max_num_batched_tokens
+        planned: dict[str, tuple[Request, int]] = {}
+        residents = self.running[: len(self.running) - self._num_held]
+        for request in sorted(residents, key=lambda request: request.admitted_index):
+            if request.state is not RequestState.RUNNING:
+                continue
+            if budget == 0:
+                break
+            num_new = min(request.num_tokens - request.num_computed_tokens, self.chunk_limit, budget)
+            while not self.kv.allocate_slots(request, request.num_computed_tokens + num_new):
+                victim = self._preempt_last(batch, now)
+                budget += planned.pop(victim.request_id, (victim, 0))[1]
+                if victim is request:
+                    break
+            else:
+                planned[request.request_id] = request, num_new
+                budget -= num_new
+                continue
+            break
+        for request, num_new in planned.values():
+            self._add_row(batch, request, num_new, now)
+        return budget
+
+    def _add_row(self, batch: ScheduledBatch, request: Request, num_new: int, now: int) -> None:
+        if not request.is_decoding:
+            self._add_prefill(batch, request, num_new, now)
+            return
+        batch.requests.append(request)
+        batch.num_scheduled_tokens.append(num_new)
+        batch.decode_seqs += 1
+        batch.decode_context_tokens += request.num_computed_tokens + num_new
+        batch.num_tokens += num_new
+        batch.num_sampled += num_new
+
     def _rows(self, phase: Phase | None) -> Iterator[Request]:
         """The residents that may get tokens, in order. Lazy: where the list loses victims at its end, this ends
         earlier, as it must."""
@@ -333,6 +377,9 @@ class Scheduler:
             return False
         if budget == 0 or batch.prefill_tokens == self._prefill_limit:
             return len(self.waiting) > 0
+        if self._registers_scheduled:
+            for request, num_new in zip(batch.requests, batch.num_scheduled_tokens, strict=True):
+                self.kv.register_blocks(request, request.num_computed_tokens + num_new)
         step_is_full = False
         for request in self._candidates(now):
             cached = self.kv.find_cached_blocks(request)
@@ -342,6 +389,8 @@ class Scheduler:
                 step_is_full = True
             elif self._admit(request, cached, num_kept, num_new, batch, now):
                 self._add_prefill(batch, request, num_new, now)
+                if self._registers_scheduled:
+                    self.kv.register_blocks(request, num_kept + num_new)
                 budget -= num_new
                 if len(self.running) >= self.config.max_num_seqs:
                     return False
@@ -390,7 +439,8 @@ class Scheduler:
     ) -> bool:
         """Make a waiting request run, if its blocks can be had."""
         num_slots = slots_at_admission(self.config, request, num_kept, num_new)
-        if not self.kv.admit(request, cached, num_slots, waive_watermark=not self.running):
+        must_fit = slots_that_must_fit(self.config, request, num_slots)
+        if not self.kv.admit(request, cached, num_slots, waive_watermark=not self.running, must_fit=must_fit):
             return False
         batch.swapped_in_blocks += self.kv.discard(request)
         self.waiting.remove(request)
