@@ -19,6 +19,9 @@ ORDERS: Final = get_args(Order)
 RUN_ROWS: Final = 16_384
 """Rows that are sorted in memory, before the sorted runs are merged."""
 
+MOST_WARNINGS: Final = 5
+"""Segments that are named; a clock that is not in order at all would name every second row."""
+
 Located = tuple[int | None, int, TraceRow]
 """(line in the file or None, number of the data row, the row)."""
 
@@ -54,13 +57,22 @@ def _checked(located: Iterator[Located], path: Path) -> Iterator[TraceRow]:
 
 
 def _joined(located: Iterator[Located], provenance: Provenance) -> Iterator[TraceRow]:
-    offset, last = 0, None
+    offset, last, steps = 0, None, 0
     for _, number, row in located:
         if last is not None and row.arrival_ns + offset < last:
             offset = last - row.arrival_ns
-            provenance.warnings.append(f"the clock steps back at row {number}: a new segment begins there")
+            steps += 1
+            if steps <= MOST_WARNINGS:
+                provenance.warnings.append(
+                    f"the clock steps back at row {number}: a new segment begins there"
+                )
         last = row.arrival_ns + offset
         yield row._replace(arrival_ns=last)
+    if steps > MOST_WARNINGS:
+        provenance.warnings.append(
+            f"the clock steps back {steps:,} times in all: the file may be no recordings end to end; "
+            "see what --order sort makes of it"
+        )
 
 
 def _sorted(located: Iterator[Located]) -> Iterator[TraceRow]:

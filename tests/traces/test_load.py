@@ -10,6 +10,7 @@ import pytest
 from tinyllm.errors import InputError
 from traces.formats import FORMATS
 from traces.load import open_trace
+from traces.order import MOST_WARNINGS
 from traces.schema import TraceRow
 
 Load = Callable[..., list[TraceRow]]
@@ -103,6 +104,14 @@ def test_segments_are_joined_end_to_end(tmp_path: Path) -> None:
     assert [row.arrival_ns // 10**9 for row in rows] == [10, 15, 15, 19, 19, 19]
     assert [row.source_row for row in rows] == [0, 1, 2, 3, 4, 5]
     assert len(trace.provenance.warnings) == 2
+
+
+def test_a_clock_without_any_order_is_warned_of_once_and_not_at_every_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(_rows(*range(40, 0, -1)))
+    trace = open_trace(tmp_path / "a.csv", order="segment")
+    assert {row.arrival_ns for row in trace.rows} == {40 * 10**9}
+    assert len(trace.provenance.warnings) == MOST_WARNINGS + 1
+    assert "steps back 39 times in all" in trace.provenance.warnings[-1]
 
 
 def test_sorting_keeps_the_file_order_of_ties(load: Load) -> None:
