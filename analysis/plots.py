@@ -226,7 +226,8 @@ def _distribution(panel: Any, values: NDArray[np.float64], item: Plotted) -> Non
 
 
 def _arrivals(run: Run) -> NDArray[np.float64]:
-    return run.workload["arrival"].to_numpy(np.float64)
+    # Of the requests, not of the workload: turns of closed sessions come when those before them have ended.
+    return np.sort(run.requests["arrival"].to_numpy(np.float64))
 
 
 def _distinct_arrivals(runs: Sequence[Plotted]) -> list[Plotted]:

@@ -84,6 +84,14 @@ def test_a_request_that_never_was_submitted_is_rebuilt_from_the_workload_alone(r
     assert pd.isna(rebuilt["submitted"])
 
 
+@pytest.mark.parametrize(("sessions", "arrival"), [("open", 1.0), ("closed", 1.25)])
+def test_in_closed_sessions_the_trace_does_not_tell_when_a_lost_request_was_due(run_dir, sessions, arrival):
+    write_manifest(run_dir, status="running", sessions=sessions)
+    requests = read_run(run_dir).requests
+    assert requests["arrival"].tolist() == [0.5, 0.0, arrival]
+    assert requests["arrival"].dtype == pd.ArrowDtype(pa.float64())
+
+
 def test_columns_have_the_schema_s_dtypes_also_when_rows_were_rebuilt_or_a_table_is_empty(run_dir):
     run = read_run(run_dir)
     for name, schema in {**TABLES, "workload": WORKLOAD}.items():

@@ -83,7 +83,7 @@ def read_run(path: Path | str) -> Run:
         raise InputError(f"{workload_file} is missing: restore it, or run the replay again")
     workload = _to_pandas(_read_file(workload_file, WORKLOAD))
     frames = {name: _to_pandas(table) for name, table in tables.items()}
-    frames["requests"] = _account_for_all(directory, frames["requests"], frames["events"], workload, complete)
+    frames["requests"] = _account_for_all(directory, frames["requests"], frames["events"], workload, manifest)
     return Run(path=directory, manifest=manifest, workload=workload, **frames)
 
 
@@ -164,7 +164,11 @@ def _to_pandas(table: pa.Table) -> pd.DataFrame:
 
 
 def _account_for_all(
-    directory: Path, requests: pd.DataFrame, events: pd.DataFrame, workload: pd.DataFrame, complete: bool
+    directory: Path,
+    requests: pd.DataFrame,
+    events: pd.DataFrame,
+    workload: pd.DataFrame,
+    manifest: dict[str, Any],
 ) -> pd.DataFrame:
     """`requests` with one row for each row of `workload`."""
     strangers = requests.loc[~requests["request_id"].isin(workload["request_id"]), "request_id"]
@@ -178,12 +182,16 @@ def _account_for_all(
         raise InputError(f"{directory}/requests has a request twice: run the replay again")
     if missing.empty:
         return requests
-    if complete:
+    if manifest["status"] == "complete":
         raise InputError(
             f"{directory}/requests lacks {len(missing)} of {len(workload)} requests, though the run is "
             "complete: restore the part that was deleted, or run the replay again"
         )
-    return pd.concat([requests, _rebuild(missing, events)], ignore_index=True)
+    rebuilt = _rebuild(missing, events)
+    if manifest.get("sessions") == "closed":
+        # When a turn was due is lost with its row; it was submitted then, or on a late machine just after.
+        rebuilt["arrival"] = rebuilt["submitted"].fillna(rebuilt["arrival"])
+    return pd.concat([requests, rebuilt], ignore_index=True)
 
 
 def _rebuild(missing: pd.DataFrame, events: pd.DataFrame) -> pd.DataFrame:
