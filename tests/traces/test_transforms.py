@@ -113,12 +113,20 @@ def test_a_head_like_the_rest_does_not_warn() -> None:
     assert trace.provenance.warnings == []
 
 
-def test_rows_past_the_read_on_limit_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("options", "dropped"), [({"head": 10}, {"after_head": 5}), ({"window": "0:10"}, {"after_window": 6})]
+)
+def test_rows_past_the_read_on_limit_are_not_read(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, object], dropped: dict[str, int]
+) -> None:
     monkeypatch.setattr(transforms, "READ_ON_ROWS", 5)
-    trace = transforms.head(_trace(_rows(*range(100))), 10)
+    rest = iter(_rows(*range(100)))
+    provenance = Provenance("rows of the test", "table", rows_in=100, rows_out=100)
+    trace = prepare(Trace(rest, provenance), **options)  # type: ignore[arg-type]
     assert len(list(trace.rows)) == 10
-    assert trace.provenance.dropped == {"after_head": 5}
-    assert "were not read" in trace.provenance.warnings[0]
+    assert provenance.dropped == dropped
+    assert len(list(rest)) == 90 - sum(dropped.values())
+    assert "were not read" in provenance.warnings[0]
 
 
 @pytest.mark.parametrize(("rule", "outputs"), [("drop", [20]), ("keep", [20, 0]), ("floor1", [20, 1])])
