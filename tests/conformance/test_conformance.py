@@ -16,7 +16,6 @@ from tinyllm.conformance import CHECKS, Report, ViolationError, World, conform
 from tinyllm.conformance.limits import check_batch
 from tinyllm.conformance.stepper import Stepper
 from tinyllm.conformance.text import report_lines
-from tinyllm.errors import InputError
 from tinyllm.policy import POLICIES, Request, SchedulingPolicy, make_policy
 
 HERE = Path(__file__).parent
@@ -51,7 +50,8 @@ def test_every_built_in_policy_passes(name: str) -> None:
     report = conform(partial(make_policy, name), max_examples=10)
     assert report.passes, lines(report)
     assert report.worlds == len(CHECKS) * 10
-    assert report.measures.requests == report.baseline.requests > 50
+    # Early rejection and full queues refuse other requests under another policy.
+    assert min(report.measures.requests, report.baseline.requests) > 50
 
 
 @pytest.mark.slow
@@ -154,12 +154,6 @@ def test_worlds_have_pressure_preemptions_hits_aborts_ties_and_refusals() -> Non
     assert any(a.abort_step is not None for world in worlds for a in world.arrivals)
     assert any(len({a.step for a in world.arrivals}) < len(world.arrivals) for world in worlds)
     assert len(requests) < sum(len(world.arrivals) for world in worlds)
-
-
-def test_without_hypothesis_one_line_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "hypothesis", None)
-    with pytest.raises(InputError, match=r"hypothesis is not installed; pip install 'tinyllm\[test\]'"):
-        conform(partial(make_policy, "fcfs"), max_examples=1)
 
 
 def test_the_command_prints_the_trace_and_exits_with_1() -> None:

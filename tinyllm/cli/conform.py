@@ -2,27 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from tinyllm.conformance import Report
-
-
-@contextmanager
-def _scratch_home() -> Iterator[None]:
-    """Keep hypothesis from leaving its `.hypothesis` in the user's folder."""
-    with TemporaryDirectory() as home:
-        # Where it is missing, the kit itself says so.
-        with suppress(ModuleNotFoundError):
-            from hypothesis.configuration import set_hypothesis_home_dir
-
-            set_hypothesis_home_dir(home)
-        yield
 
 
 def conform(
@@ -46,8 +28,7 @@ def conform(
     from tinyllm.policy import make_policy
 
     make = partial(make_policy, policy, parse_policy_args(policy_arg or []))
-    with _scratch_home():
-        report: Report = run_kit(make, max_examples=max_examples, seed=seed)
+    report = run_kit(make, max_examples=max_examples, seed=seed)
     for line in report_lines(report):
         typer.echo(line)
     if not report.passes:

@@ -1,4 +1,4 @@
-"""The last strokes on a failing world, which hypothesis can't make: leave out requests, go back to plain values."""
+"""Makes a failing world simpler: leaves out requests, goes back to plain values, shortens what is left."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from typing import Any
 from tinyllm.conformance.world import Arrival, World
 
 PLAIN_CONFIG: dict[str, Any] = {
+    "batching": "mixed",
+    "max_num_prefill_tokens": None,
+    "max_num_decode_tokens": None,
+    "max_num_partial_prefills": None,
+    "tpot_slo": None,
+    "early_rejection": "none",
+    "max_queued_requests": None,
     "long_prefill_token_threshold": 0,
     "enable_chunked_prefill": True,
     "enable_prefix_caching": False,
@@ -23,6 +30,7 @@ PLAIN_FIELDS: dict[str, Any] = {
     "tenant": None,
     "predicted_output_tokens": None,
     "block_hashes": [],
+    "ttft_deadline": None,
 }
 
 

@@ -43,8 +43,6 @@ class World(NamedTuple):
     def draw(cls, rng: Random, *, most_requests: int = 30, may_preempt: bool = True) -> World:
         """A world of tiny pools and budgets, in which everything happens often.
 
-        Choices come simplest first, so that a shrinking `rng` (hypothesis) leads to the plainest world.
-
         Args:
             may_preempt: False also draws `--preemption never`, which excludes preemptive policies.
         """
