@@ -12,11 +12,11 @@ READY := $(VENV)/.ready
 PIP := $(PY) -m pip install --quiet --quiet --progress-bar off --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint smoke bench peer-vllm clean
+.PHONY: help setup demo test lint smoke bench peer-vllm differential clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
-		printf '  make %-10s %s\n' "$$name" "$$text"; done
+		printf '  make %-12s %s\n' "$$name" "$$text"; done
 
 setup: $(READY)  ## make the virtual environment (the other targets do it as well)
 
@@ -67,6 +67,9 @@ peer-vllm: .venv-vllm/.ready  ## an environment with vLLM for CPUs, to compare w
 	@.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 	@echo 'peer-vllm: .venv-vllm is ready'
+
+differential: .venv-vllm/.ready  ## vLLM's scheduler and ours side by side, 20,000 steps in each of four settings
+	@.venv-vllm/bin/python -m tinyllm.bridge.differential
 
 clean:  ## remove caches and build products; the environment, models and runs stay
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks

@@ -11,10 +11,8 @@ from typing import Any
 
 import tinyllm.bridge
 from experiments.backends.base import Backend, GreedyOutput
+from tinyllm.bridge.environment import vllm_python
 from tinyllm.errors import IncompleteRunError, InputError
-
-PYTHON_VARIABLE = "TINYLLM_VLLM_PYTHON"
-DEFAULT_PYTHON = Path(".venv-vllm/bin/python")
 
 
 class VLLMBackend(Backend):
@@ -25,11 +23,7 @@ class VLLMBackend(Backend):
     """
 
     def __init__(self, model: Path, *, device: str, dtype: str) -> None:
-        python = Path(os.environ.get(PYTHON_VARIABLE, DEFAULT_PYTHON))
-        if not python.exists():
-            raise InputError(
-                f"--backend vllm: no {python}; run `make peer-vllm`, or set {PYTHON_VARIABLE} to a Python that has vLLM"
-            )
+        python = vllm_python("--backend vllm")
         if device != "cpu":
             raise InputError(f"--backend vllm: --device {device} is not supported, only cpu")
         worker = Path(tinyllm.bridge.__file__).with_name("greedy_worker.py")

@@ -1,0 +1,59 @@
+"""Runs inside vLLM's environment, as a child of the tests: prints what they look at as one JSON line."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from tinyllm.bridge.differential import Tally, compare
+from tinyllm.bridge.lockstep import Lockstep
+from tinyllm.bridge.worlds import VLLM_RULES
+from tinyllm.conformance.world import Arrival, World
+
+SEEDS, STEPS = range(20), 1_000
+
+
+def lockstep() -> dict[str, Any]:
+    """A short run of each combination."""
+    results = {}
+    for policy in ("fcfs", "priority"):
+        for caching in (False, True):
+            tally = Tally()
+            found = compare(policy, caching, SEEDS, STEPS, tally)
+            results[f"{policy}, {'with' if caching else 'without'} prefix cache"] = vars(tally) | {
+                "difference": str(found)
+            }
+    return results
+
+
+def without_a_rule() -> dict[str, Any]:
+    """The difference that each rule of vLLM's makes where ours does without it."""
+    results = {}
+    for rule in VLLM_RULES:
+        found = compare("fcfs", True, range(40), 4_000, Tally(), [rule])
+        assert found is not None
+        results[rule] = {"aspect": found[1].aspect, "requests": len(found[0].arrivals)}
+    return results
+
+
+def taken_back() -> dict[str, Any]:
+    """vLLM schedules a chunk of `low`, takes it back for `high` in the same step, and leaves its block cached."""
+    config = VLLM_RULES | {
+        "block_size": 4,
+        "num_gpu_blocks": 11,
+        "max_num_seqs": 2,
+        "max_num_batched_tokens": 16,
+        "long_prefill_token_threshold": 6,
+        "enable_prefix_caching": True,
+    }
+    low = Arrival("low", 0, 34, 3, 3, None, {"max_tokens": 3, "priority": 9})
+    high = Arrival("high", 1, 8, 6, 6, None, {"max_tokens": 6, "priority": 0})
+    run = Lockstep(World(config, [low, high]), "priority")
+    return {"difference": run.run(100), "explained": run.explained}
+
+
+if __name__ == "__main__":
+    logging.disable(logging.WARNING)
+    checks = (lockstep, without_a_rule, taken_back)
+    print(json.dumps({check.__name__: check() for check in checks}))
