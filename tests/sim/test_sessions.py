@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -200,15 +201,31 @@ def test_the_history_grows_over_turns_also_where_the_trace_has_ids() -> None:
     assert notes.cached == {"r0": 0, "r1": 12, "r2": 24}
 
 
-def test_what_follows_a_generated_answer_is_not_shared_with_a_row_that_only_has_its_ids() -> None:
+@pytest.mark.parametrize(("output", "hit"), [(2, 8), (6, 12)])
+def test_what_follows_a_generated_answer_is_not_shared_with_a_row_that_only_has_its_ids(
+    output: int, hit: int
+) -> None:
     ids = tuple(range(5))
     records = [
-        row(0, 0, 8, 6, prefix_ids=ids[:2]),
+        row(0, 0, 8, output, prefix_ids=ids[:2]),
         row(1, 0, 20, prefix_ids=ids),
         ArrivalRecord("r2", 2, 100 * STEP, 20, 1, 1, session="other", prefix_ids=ids),
     ]
     notes, _ = serve(records, {"r1": Turn("r0", "r0", 0)}, prefix_block_size=BLOCK)
-    assert notes.cached == {"r0": 0, "r1": 12, "r2": 8}
+    assert notes.cached == {"r0": 0, "r1": hit, "r2": 8}
+
+
+def test_turns_that_inherit_a_prompt_its_answer_too_or_neither_share_what_all_of_them_begin_with() -> None:
+    ids = tuple(range(6))
+    records = [
+        row(0, 0, 10, 3, prefix_ids=(0, 1, 90)),  # two tokens of a block that no other row has
+        row(1, STEP, 20, prefix_ids=ids[:5]),
+        row(2, 50 * STEP, 21, prefix_ids=ids),
+        ArrivalRecord("r3", 3, 100 * STEP, 21, 1, 1, session="other", prefix_ids=ids),
+    ]
+    turns = {"r1": Turn("r0", "r0", 0), "r2": Turn("r1", "r0", 0)}
+    notes, _ = serve(records, turns, closed=False, prefix_block_size=BLOCK)
+    assert notes.cached == {"r0": 0, "r1": 8, "r2": 12, "r3": 8}
 
 
 def test_a_prompt_that_is_inherited_whole_by_its_ids_stays_shared_with_everybody() -> None:
