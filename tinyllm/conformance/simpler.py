@@ -32,6 +32,7 @@ PLAIN_FIELDS: dict[str, Any] = {
     "block_hashes": [],
     "ttft_deadline": None,
 }
+_VICTIMS = ("preemption", "num_cpu_blocks")
 
 
 def simplest(world: World, fails: Callable[[World], bool]) -> World:
@@ -53,8 +54,19 @@ def _simpler(world: World) -> Iterator[World]:
             yield world._replace(arrivals=arrivals[:i] + arrivals[i + 1 :])
     for option, value in PLAIN_CONFIG.items():
         if world.config.get(option, value) != value:
-            config = {key: kept for key, kept in world.config.items() if key != "preemption"}
+            config = {key: kept for key, kept in world.config.items() if key not in _VICTIMS}
             yield world._replace(config=config | {option: value})
+    if any(option in world.config for option in _VICTIMS):
+        config = {key: kept for key, kept in world.config.items() if key not in _VICTIMS}
+        yield world._replace(config=config)
+    needs_estimate = world.config.get("tpot_slo") or world.config.get("early_rejection") == "predicted"
+    if "step_estimate" in world.config and not needs_estimate:
+        config = {key: kept for key, kept in world.config.items() if key != "step_estimate"}
+        yield world._replace(config=config)
+    num_blocks = world.config["num_gpu_blocks"]
+    for fewer in (num_blocks // 2, num_blocks - 1):
+        if fewer >= 1:
+            yield world._replace(config=world.config | {"num_gpu_blocks": fewer})
     for i, arrival in enumerate(arrivals):
         for simpler in _simpler_arrivals(arrival, arrivals[i - 1].step if i else 0):
             yield world._replace(arrivals=[*arrivals[:i], simpler, *arrivals[i + 1 :]])

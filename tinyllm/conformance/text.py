@@ -6,9 +6,23 @@ from collections.abc import Iterator, Sequence
 
 from tinyllm.conformance.checks import CHECKS
 from tinyllm.conformance.kit import Fault, Report
+from tinyllm.conformance.stepper import STEP_NS
 from tinyllm.conformance.world import Arrival, World
+from tinyllm.policy import SchedulerConfig
 
-_COLUMNS = ("request", "step", "prompt", "output", "max_tokens", "priority", "tenant", "predicted", "abort")
+_SIZES = ("block_size", "num_gpu_blocks", "max_num_seqs", "max_num_batched_tokens")
+_COLUMNS = (
+    "request",
+    "step",
+    "prompt",
+    "output",
+    "max_tokens",
+    "priority",
+    "tenant",
+    "predicted",
+    "due",
+    "abort",
+)
 
 
 def report_lines(report: Report) -> Iterator[str]:
@@ -44,11 +58,17 @@ def _fault_lines(fault: Fault) -> Iterator[str]:
 
 
 def _config(world: World) -> str:
-    return ", ".join(f"{option} {value}" for option, value in world.config.items() if value not in (None, 0))
+    """The sizes, and what else differs from the defaults."""
+    return ", ".join(
+        f"{option} {value}"
+        for option, value in world.config.items()
+        if option in _SIZES or value != getattr(SchedulerConfig, option)
+    )
 
 
 def _row(arrival: Arrival) -> Sequence[str]:
     fields = arrival.fields
+    due = fields.get("ttft_deadline")
     prompt = f"{arrival.prompt} {''.join(fields.get('block_hashes', [])[-1:])}".strip()
     cells = (
         arrival.name,
@@ -61,6 +81,7 @@ def _row(arrival: Arrival) -> Sequence[str]:
         fields.get("priority") or None,
         fields.get("tenant"),
         fields.get("predicted_output_tokens"),
+        None if due is None else due // STEP_NS,
         arrival.abort_step,
     )
     return tuple("—" if cell is None else str(cell) for cell in cells)
