@@ -58,3 +58,26 @@ def test_its_logits_are_those_of_transformers(
     logits = logits_of(load_model(DIRECTORY), prompt)
     torch.testing.assert_close(logits, expected, atol=1e-3, rtol=0)
     assert torch.equal(logits.argmax(-1), expected.argmax(-1))
+
+
+def test_preemptions_in_a_tiny_pool_and_chunks_change_no_token_of_it() -> None:
+    from tinyllm.engine.llm import LLM
+    from tinyllm.engine.sampling_params import SamplingParams
+
+    prompts = [[(7 * n * n + 31 * i) % 40_000 + 100 for i in range(30 + 6 * n)] for n in range(5)]
+    params = SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True)
+
+    def generate(**options: Any) -> tuple[list[list[int]], int]:
+        llm = LLM(DIRECTORY, block_size=8, enable_prefix_caching=False, **options)
+        for number, prompt in enumerate(prompts):
+            llm.add_request(str(number), prompt, params)
+        requests = llm.engine.scheduler.unfinished()
+        ended = {}
+        while llm.has_unfinished:
+            ended |= {output.request_id: list(output.token_ids) for output in llm.step() if output.finished}
+        return [ended[str(n)] for n in range(5)], sum(r.num_preemptions for r in requests)
+
+    roomy, none = generate(num_gpu_blocks=100)
+    tiny, preemptions = generate(num_gpu_blocks=16, max_num_batched_tokens=24)
+    assert none == 0 and preemptions >= 3
+    assert tiny == roomy
