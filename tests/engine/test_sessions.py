@@ -138,3 +138,11 @@ def test_content_is_forgotten_with_its_last_reader_and_never_kept_without_one() 
     histories.inherit("r2", 0)
     histories.end("r0", [2], 10)
     assert not histories._kept
+
+
+def test_a_refused_turn_reads_nothing_and_keeps_nothing() -> None:
+    histories: Histories[int] = Histories(TWO_READERS)
+    histories.start("r0", [1])
+    histories.end("r1", [], 5)
+    histories.end("r2", [], 5)
+    assert not histories._kept and histories.inherit("r1", 9) is None

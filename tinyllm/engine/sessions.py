@@ -130,16 +130,13 @@ class Histories(Generic[T]):
         self._kept: dict[str, _Content[T]] = {}
 
     def inherit(self, request_id: str, submitted_ns: int) -> Inherited[T] | None:
-        """What the prompt of a request, submitted then, begins with; to be asked once for each request.
+        """What the prompt of a request, submitted then, begins with; told once.
 
         A client knows an answer that had ended by then; of one that goes on it can send the prompt only.
         """
-        history = self._history.get(request_id)
-        if history is None:
-            return None
-        self._num_readers[history] -= 1
-        kept = self._kept.get(history) if self._num_readers[history] else self._kept.pop(history, None)
-        if kept is None:
+        history = self._history.pop(request_id, None)
+        kept = None if history is None else self._read(history)
+        if history is None or kept is None:
             return None
         ended = kept.end_ns is not None and kept.end_ns <= submitted_ns
         return Inherited(history, ended, kept.whole if ended else kept.prompt)
@@ -151,6 +148,15 @@ class Histories(Generic[T]):
 
     def end(self, request_id: str, output: Sequence[T], end_ns: int) -> None:
         """A request ended, for whatever reason, with this after its prompt."""
+        # One that was refused has not asked for its history, and never will.
+        history = self._history.pop(request_id, None)
+        if history is not None:
+            self._read(history)
         kept = self._kept.get(request_id)
         if kept is not None:
             kept.whole, kept.end_ns = [*kept.prompt, *output], end_ns
+
+    def _read(self, history: str) -> _Content[T] | None:
+        """Count a reader off; the last one takes the content with it."""
+        self._num_readers[history] -= 1
+        return self._kept.get(history) if self._num_readers[history] else self._kept.pop(history, None)
