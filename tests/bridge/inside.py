@@ -8,22 +8,34 @@ from typing import Any
 
 from tinyllm.bridge.differential import Tally, compare
 from tinyllm.bridge.lockstep import Lockstep
-from tinyllm.bridge.worlds import VLLM_RULES
+from tinyllm.bridge.options import VLLM_RULES
+from tinyllm.bridge.pairs import VLLM_PAIRS, Pair
 from tinyllm.conformance.world import Arrival, World
 
 SEEDS, STEPS = range(20), 1_000
+POLICIES = ("fcfs", "priority", "srpt", "vtc", "mlfq", "edf", "user_policy:TakesTurns")
 
 
 def lockstep() -> dict[str, Any]:
     """A short run of each combination."""
     results = {}
-    for policy in ("fcfs", "priority"):
+    for policy, pair in VLLM_PAIRS.items():
         for caching in (False, True):
             tally = Tally()
-            found = compare(policy, caching, SEEDS, STEPS, tally)
+            found = compare(pair, caching, SEEDS, STEPS, tally)
             results[f"{policy}, {'with' if caching else 'without'} prefix cache"] = vars(tally) | {
                 "difference": str(found)
             }
+    return results
+
+
+def bridged() -> dict[str, Any]:
+    """Policies of ours and a user's own inside vLLM."""
+    results = {}
+    for policy in POLICIES:
+        tally = Tally()
+        found = compare(Pair(policy, bridged=True), True, SEEDS, 600, tally)
+        results[policy] = vars(tally) | {"difference": str(found)}
     return results
 
 
@@ -31,7 +43,7 @@ def without_a_rule() -> dict[str, Any]:
     """The difference that each rule of vLLM's makes where ours does without it."""
     results = {}
     for rule in VLLM_RULES:
-        found = compare("fcfs", True, range(40), 4_000, Tally(), [rule])
+        found = compare(VLLM_PAIRS["fcfs"], True, range(40), 4_000, Tally(), [rule])
         assert found is not None
         results[rule] = {"aspect": found[1].aspect, "requests": len(found[0].arrivals)}
     return results
@@ -49,11 +61,11 @@ def taken_back() -> dict[str, Any]:
     }
     low = Arrival("low", 0, 34, 3, 3, None, {"max_tokens": 3, "priority": 9})
     high = Arrival("high", 1, 8, 6, 6, None, {"max_tokens": 6, "priority": 0})
-    run = Lockstep(World(config, [low, high]), "priority")
+    run = Lockstep(World(config, [low, high]), VLLM_PAIRS["priority"])
     return {"difference": run.run(100), "explained": run.explained}
 
 
 if __name__ == "__main__":
     logging.disable(logging.WARNING)
-    checks = (lockstep, without_a_rule, taken_back)
+    checks = (lockstep, bridged, without_a_rule, taken_back)
     print(json.dumps({check.__name__: check() for check in checks}))

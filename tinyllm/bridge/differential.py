@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
+from tinyllm.bridge.options import VLLM_RULES
+from tinyllm.bridge.pairs import VLLM_PAIRS, Pair
 from tinyllm.bridge.versions import check_version
-from tinyllm.bridge.worlds import VLLM_RULES, draw_world
+from tinyllm.bridge.worlds import draw_world
 from tinyllm.conformance.simpler import simplest
 from tinyllm.conformance.text import world_lines
 from tinyllm.conformance.world import World
@@ -42,7 +44,7 @@ class Tally:
 
 
 def compare(
-    policy: str,
+    pair: Pair,
     prefix_caching: bool,
     seeds: Sequence[int],
     steps: int,
@@ -52,7 +54,7 @@ def compare(
     """Step through random worlds until so many steps were compared; the first difference, made small, if any.
 
     Args:
-        policy: vLLM's, `fcfs` or `priority`.
+        pair: the two schedulers.
         seeds: each draws worlds of its own, for an equal share of the steps.
         tally: counts along.
         without: rules of vLLM's (`VLLM_RULES`) that ours is to leave at their defaults.
@@ -60,9 +62,9 @@ def compare(
     for number, seed in enumerate(seeds, start=1):
         tally.seeds += 1
         for world in _worlds(seed, prefix_caching, without):
-            difference = _run(world, policy, tally)
+            difference = _run(world, pair, tally)
             if difference is not None:
-                return _smallest(world, policy)
+                return _smallest(world, pair)
             if tally.steps * len(seeds) >= steps * number:
                 break
     return None
@@ -76,10 +78,10 @@ def _worlds(seed: int, prefix_caching: bool, without: Sequence[str]) -> Iterator
         yield world._replace(config=world.config | rules)
 
 
-def _run(world: World, policy: str, tally: Tally) -> Difference | None:
+def _run(world: World, pair: Pair, tally: Tally) -> Difference | None:
     from tinyllm.bridge.lockstep import Lockstep
 
-    lockstep = Lockstep(world, policy)
+    lockstep = Lockstep(world, pair)
     difference = lockstep.run(MOST_STEPS)
     tally.worlds += 1
     tally.steps += lockstep.num_steps
@@ -90,15 +92,15 @@ def _run(world: World, policy: str, tally: Tally) -> Difference | None:
     return difference
 
 
-def _smallest(world: World, policy: str) -> tuple[World, Difference]:
+def _smallest(world: World, pair: Pair) -> tuple[World, Difference]:
     def differs(candidate: World) -> bool:
         try:
-            return _run(candidate, policy, Tally()) is not None
+            return _run(candidate, pair, Tally()) is not None
         except (InputError, ValueError):
             return False  # a configuration that one of the two refuses
 
     small = simplest(world, differs)
-    difference = _run(small, policy, Tally())
+    difference = _run(small, pair, Tally())
     assert difference is not None
     return small, difference
 
@@ -111,11 +113,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     version = check_version()
     print(f"vLLM {version}, async scheduling off; compared after every step")
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    for policy in options.policy:
+    pairs = {name: VLLM_PAIRS[name] for name in options.policy}
+    pairs |= {f"{name} in vLLM": Pair(name, bridged=True) for name in options.bridged}
+    for name, pair in pairs.items():
         for caching in options.prefix_caching:
             tally = Tally()
-            found = compare(policy, caching == "on", seeds, options.steps, tally, options.without)
-            print(_line(policy, caching, tally, found is not None), flush=True)
+            found = compare(pair, caching == "on", seeds, options.steps, tally, options.without)
+            print(_line(name, caching, tally, found is not None), flush=True)
             if found is not None:
                 world, difference = found
                 for line in (str(difference), *world_lines(world)):
@@ -124,9 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _line(policy: str, caching: str, tally: Tally, differs: bool) -> str:
+def _line(name: str, caching: str, tally: Tally, differs: bool) -> str:
     return (
-        f"{'DIFF' if differs else 'ok  '} {policy:<9} prefix cache {caching:<4} {tally.seeds:,} seeds, "
+        f"{'DIFF' if differs else 'ok  '} {name:<14} prefix cache {caching:<4} {tally.seeds:,} seeds, "
         f"{tally.worlds:,} worlds, {tally.steps:,} steps, {tally.preemptions:,} preemptions, "
         f"{tally.hits:,} prefix hits, {tally.aborts:,} aborts, {tally.explained} explained differences"
     )
@@ -137,7 +141,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=200, help="random streams of worlds")
     parser.add_argument("--steps", type=int, default=20_000, help="steps to compare in each combination")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--policy", nargs="+", choices=("fcfs", "priority"), default=["fcfs", "priority"])
+    parser.add_argument(
+        "--policy", nargs="*", choices=tuple(VLLM_PAIRS), default=list(VLLM_PAIRS), help="vLLM's own policies"
+    )
+    parser.add_argument(
+        "--bridged", nargs="+", default=[], metavar="POLICY", help="policies of ours, run inside vLLM"
+    )
     parser.add_argument("--prefix-caching", nargs="+", choices=("off", "on"), default=["off", "on"])
     parser.add_argument(
         "--without",

@@ -22,6 +22,9 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+from tinyllm.bridge.options import num_blocks, scheduler_options
+from tinyllm.bridge.requests import EXTRA_ARGS
+from tinyllm.bridge.scheduler import PolicyScheduler
 from tinyllm.policy.config import SchedulerConfig
 
 EOS: Final = 0
@@ -47,7 +50,7 @@ class Scheduled(NamedTuple):
 
     Attributes:
         rows: tokens of each row, in scheduling order.
-        admitted: of those that were not running before, how many tokens they found in the prefix cache.
+        admitted: of those that did not run on from the step before, how many tokens they found in the prefix cache.
         preempted: victims in the order in which they lost their blocks.
     """
 
@@ -56,8 +59,8 @@ class Scheduled(NamedTuple):
     preempted: list[str]
 
 
-class WatchedScheduler(Scheduler):  # type: ignore[misc]  # a type of vLLM's
-    """The scheduler as it is, which also keeps count of its victims.
+class Watched(Scheduler):  # type: ignore[misc]  # a type of vLLM's
+    """vLLM's scheduler as it is, or a subclass of it, which also keeps count of its victims.
 
     Attributes:
         victims: of the last step, in the order in which they lost their blocks.
@@ -78,24 +81,50 @@ class WatchedScheduler(Scheduler):  # type: ignore[misc]  # a type of vLLM's
         super()._preempt_request(request, *args, **kwargs)
 
 
+class WatchedPolicyScheduler(Watched, PolicyScheduler):
+    """Ours likewise, on a clock that a driver sets."""
+
+    now = 0
+
+    def clock(self) -> int:
+        return self.now
+
+
 class HeadlessVLLM:
-    """vLLM's Scheduler under the configuration that is ours in its words.
+    """vLLM's Scheduler, or `PolicyScheduler`, under the configuration that is ours in its words.
 
     Args:
         config: ours; `scheduler_options` translates it.
         policy: vLLM's, `fcfs` or `priority`.
+        bridge: settings of a `PolicyScheduler`; None takes vLLM's own.
     """
 
-    def __init__(self, config: SchedulerConfig, policy: str) -> None:
-        self.scheduler = _make_scheduler(config, policy)
+    def __init__(
+        self, config: SchedulerConfig, policy: str = "fcfs", bridge: dict[str, Any] | None = None
+    ) -> None:
+        self.scheduler = _make_scheduler(config, policy, bridge)
         init_none_hash(sha256)
         caching = config.enable_prefix_caching
         self._hasher = get_request_block_hasher(config.block_size, sha256) if caching else None
         self._output: SchedulerOutput | None = None
 
-    def add(self, name: str, tokens: Sequence[int], max_tokens: int, priority: int, arrival: float) -> None:
-        """Let a request of these prompt tokens wait."""
-        params = SamplingParams(max_tokens=max_tokens, stop_token_ids=[EOS], ignore_eos=True)
+    def add(
+        self,
+        name: str,
+        tokens: Sequence[int],
+        max_tokens: int,
+        *,
+        priority: int = 0,
+        arrival: float = 0.0,
+        record: dict[str, Any] | None = None,
+    ) -> None:
+        """Let a request of these prompt tokens wait; `record` is what a `PolicyScheduler` is told of it."""
+        params = SamplingParams(
+            max_tokens=max_tokens,
+            stop_token_ids=[EOS],
+            ignore_eos=True,
+            extra_args=None if record is None else {EXTRA_ARGS: record},
+        )
         request = Request(
             request_id=name,
             prompt_token_ids=list(tokens),
@@ -118,11 +147,12 @@ class HeadlessVLLM:
         scheduler.victims.clear()
         self._output = output = scheduler.schedule()
         rows = list(output.num_scheduled_tokens.items())
+        ran_on = before - set(scheduler.victims)
         # vLLM counts a step's tokens as computed once it is scheduled.
         admitted = [
             (name, scheduler.requests[name].num_computed_tokens - count)
             for name, count in rows
-            if name not in before
+            if name not in ran_on
         ]
         return Scheduled(rows, admitted, list(scheduler.victims))
 
@@ -150,37 +180,18 @@ class HeadlessVLLM:
         return sum(block.ref_cnt == 0 and block.block_hash is not None for block in blocks)
 
 
-def scheduler_options(config: SchedulerConfig) -> dict[str, Any]:
-    """Our options in vLLM's words, but for the pool, the context and the prefix cache."""
-    return {
-        "max_num_seqs": config.max_num_seqs,
-        "max_num_batched_tokens": config.max_num_batched_tokens,
-        "enable_chunked_prefill": config.enable_chunked_prefill,
-        "long_prefill_token_threshold": config.long_prefill_token_threshold,
-        "scheduler_reserve_full_isl": config.admission == "prompt-fits",
-        "watermark": _watermark(config),
-        "async_scheduling": False,
-    }
-
-
-def _watermark(config: SchedulerConfig) -> float:
-    """A fraction that keeps as many blocks free: vLLM counts its null block as one of the pool."""
-    kept = int(config.watermark * config.num_gpu_blocks)
-    return (kept + 0.5) / (config.num_gpu_blocks + 1) if kept else 0.0
-
-
-def _make_scheduler(config: SchedulerConfig, policy: str) -> WatchedScheduler:
+def _make_scheduler(config: SchedulerConfig, policy: str, bridge: dict[str, Any] | None) -> Watched:
     model = _model_config()
     model.max_model_len = config.max_model_len or LONGEST
-    num_blocks = config.num_gpu_blocks + 1  # one of vLLM's blocks is its null block
     cache_config = CacheConfig(
         block_size=config.block_size, enable_prefix_caching=config.enable_prefix_caching
     )
-    cache_config.num_gpu_blocks = num_blocks
+    cache_config.num_gpu_blocks = num_blocks(config)
     vllm_config = VllmConfig(
         model_config=model,
         cache_config=cache_config,
         device_config=DeviceConfig("cpu"),
+        additional_config={} if bridge is None else {"tinyllm": bridge},
         scheduler_config=VLLMSchedulerConfig(
             policy=policy,
             max_model_len=model.max_model_len,
@@ -189,10 +200,11 @@ def _make_scheduler(config: SchedulerConfig, policy: str) -> WatchedScheduler:
         ),
     )
     spec = FullAttentionSpec(block_size=config.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    return WatchedScheduler(
+    scheduler_class = Watched if bridge is None else WatchedPolicyScheduler
+    return scheduler_class(
         vllm_config=vllm_config,
         kv_cache_config=KVCacheConfig(
-            num_blocks=num_blocks,
+            num_blocks=num_blocks(config),
             kv_cache_tensors=[],
             kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
         ),

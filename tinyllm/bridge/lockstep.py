@@ -5,17 +5,12 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from tinyllm.bridge.headless import EOS, HeadlessVLLM, Scheduled
+from tinyllm.bridge.pairs import Pair
 from tinyllm.conformance.stepper import Step, Stepper
 from tinyllm.conformance.world import Arrival, World
 from tinyllm.engine.output import private_hash
 from tinyllm.policy.registry import make_policy
 from tinyllm.policy.request import BlockHash, RequestState
-
-OURS: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any]]]] = {
-    "fcfs": ("fcfs", {}, {}),
-    "priority": ("priority", {"preemptive": False}, {"batching": "take-back"}),
-}
-"""Of each of vLLM's policies, what of ours is to be its equal: a policy, its arguments, and options."""
 
 _PRIVATE: Final = 100
 """Token ids from here on belong to one request each; those below say what prompts share."""
@@ -43,14 +38,15 @@ class Lockstep:
 
     Args:
         world: its prompts share what their block hashes share; everything else is a request's own.
-        policy: vLLM's name of it.
+        pair: what is compared.
     """
 
-    def __init__(self, world: World, policy: str) -> None:
+    def __init__(self, world: World, pair: Pair) -> None:
         self._world = world
-        name, arguments, options = OURS[policy]
-        self._ours = Stepper(make_policy(name, arguments), **world.config | options)
-        self._theirs = HeadlessVLLM(self._ours.config, policy)
+        self._pair = pair
+        self._ours = Stepper(make_policy(pair.policy, pair.policy_args), **{**world.config, **pair.options})
+        bridge = {"policy": pair.policy, "policy_args": pair.policy_args} if pair.bridged else None
+        self._theirs = HeadlessVLLM(self._ours.config, pair.vllm_policy, bridge)
         self._indices = {arrival.name: index for index, arrival in enumerate(world.arrivals)}
         self._outputs: dict[str, int] = {}
         self.num_steps = 0
@@ -66,6 +62,7 @@ class Lockstep:
         """
         left = list(self._world.arrivals)
         for number in range(most_steps):
+            self._theirs.scheduler.now = self._ours.now
             while left and left[0].step <= number:
                 self._add(left.pop(0))
             for arrival in self._world.arrivals:
@@ -94,7 +91,18 @@ class Lockstep:
         self._outputs[arrival.name] = arrival.output if arrival.output < longest else -1
         tokens = prompt_tokens(arrival, self._ours.config.block_size, _PRIVATE + index)
         # Both break ties by arrival: let that be the order of submission.
-        self._theirs.add(arrival.name, tokens, fields["max_tokens"], fields["priority"], float(index))
+        record = {"arrival_ns": self._ours.now}
+        for name, value in fields.items():
+            if name not in ("max_tokens", "block_hashes"):
+                record[f"{name}_ns" if name.endswith("_deadline") else name] = value
+        self._theirs.add(
+            arrival.name,
+            tokens,
+            fields["max_tokens"],
+            priority=fields.get("priority", 0),
+            arrival=float(index),
+            record=record,
+        )
 
     def _hashes(self, arrival: Arrival) -> list[BlockHash]:
         """Hashes of all full blocks of a prompt: what the world says is shared, then blocks of its own."""
@@ -110,8 +118,9 @@ class Lockstep:
             for name, computed in cached.items()
             if computed == self._theirs.scheduler.requests[name].num_tokens
         }
-        ended = self._theirs.finish(sampled)
         ours = self._ours.step()
+        self._theirs.scheduler.now = self._ours.now
+        ended = self._theirs.finish(sampled)
         self.num_steps += 1
         self.num_preemptions += len(ours.preempted)
         self.num_hits += sum(self._ours.requests[name].num_cached_tokens > 0 for name in ours.admitted)
@@ -161,13 +170,19 @@ class Lockstep:
             name: (r.num_computed_tokens, r.num_output_tokens, r.num_preemptions, name in running)
             for name, r in other.requests.items()
         }
-        residents = sorted(scheduler.running, key=lambda request: request.admitted_index)
-        by_admission = [request.request_id for request in residents]
+        residents = list(scheduler.running)
+        if not self._pair.bridged:
+            # vLLM's own lists are in the order of admission, whatever its policy.
+            residents.sort(key=lambda request: request.admitted_index)
         queue = [request.request_id for request in scheduler.waiting.ordered(self._ours.now)]
         return [
             ("computed, output, preemptions, running", mine, its),
             ("waiting queue", queue, [request.request_id for request in other.waiting]),
-            ("running order", by_admission, [request.request_id for request in other.running]),
+            (
+                "running order",
+                [request.request_id for request in residents],
+                [request.request_id for request in other.running],
+            ),
             ("free blocks", self._ours.free_blocks, self._theirs.num_free_blocks),
             ("cached blocks", scheduler.kv.pool.num_cached, self._theirs.num_cached_blocks),
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from tinyllm.conformance.world import World
 
@@ -19,9 +19,6 @@ _KEPT: Final = (
     "max_model_len",
 )
 """Options that both schedulers have; what a world has beyond them is left at its default."""
-
-VLLM_RULES: Final[dict[str, Any]] = {"cap_lone_prefill": False, "register_blocks": "scheduled"}
-"""What vLLM always does, as options of ours."""
 
 
 def draw_world(rng: Random, prefix_caching: bool) -> World:

@@ -81,6 +81,10 @@ class EngineCore:
             self.recorder.dropped(request, now)
         return self.scheduler.schedule(now)
 
+    def scheduled(self, now: int) -> None:
+        """The step that began is scheduled: from here on it executes. Without this call, deciding took no time."""
+        self._scheduled = now
+
     def finish_step(
         self, batch: ScheduledBatch, result: StepResult | None, now: int, execute_ns: int | None = None
     ) -> list[Request]:
@@ -123,7 +127,7 @@ class EngineCore:
             runner.remove(request.request_id)
         if batch is None:
             return None
-        self._scheduled = clock()
+        self.scheduled(clock())
         result = runner.run(batch)
         self.step_end = clock()
         finished = self.finish_step(batch, result, self.step_end, result.execute_ns)
