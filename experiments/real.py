@@ -12,7 +12,6 @@ from experiments.corpus import corpus_text
 from experiments.options import ReplayOptions
 from experiments.progress import Report
 from experiments.run_directory import BLOCK_HASHES_FILE
-from experiments.submitter import Submitter
 from experiments.workload import Workload
 from tinyllm.engine.clients import Due
 from tinyllm.engine.core import EngineCore
@@ -22,6 +21,7 @@ from tinyllm.engine.record.workload import ArrivalRecord, request_from, write_ta
 from tinyllm.engine.record.writer import LogWriter
 from tinyllm.engine.sampling_params import SamplingParams
 from tinyllm.engine.sessions import Histories
+from tinyllm.engine.submitter import Submitter
 from tinyllm.engine.token_output import TokenOutputProcessor
 from tinyllm.errors import InputError
 from tinyllm.policy.base import SchedulingPolicy

@@ -17,11 +17,11 @@ from experiments.options import ReplayOptions
 from experiments.progress import Report
 from experiments.replay import replay
 from experiments.resim import resimulate
-from experiments.submitter import Submitter
 from tinyllm.engine.clients import Clients
 from tinyllm.engine.record.reader import Run, read_run
 from tinyllm.engine.record.workload import ArrivalRecord
 from tinyllm.engine.sessions import Turn
+from tinyllm.engine.submitter import Submitter
 from tinyllm.errors import IncompleteRunError
 from traces.export import write_trace
 from traces.schema import Provenance, Trace, TraceRow

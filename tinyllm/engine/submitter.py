@@ -28,7 +28,8 @@ class Submitter:
         self._thread = threading.Thread(target=self._run, name="submitter", daemon=True)
 
     def start(self) -> None:
-        """Begin to hand over."""
+        """Begin to hand over: before this returns, what is due at the start."""
+        self._hand_over()
         self._thread.start()
 
     def stop(self) -> None:
@@ -64,9 +65,12 @@ class Submitter:
     def _run(self) -> None:
         with self._changed:
             while not self._stopped:
-                for due in self._clients.take(self._clock()):
-                    self._due.append((due, self._clock()))
-                    self._arrived.set()
+                self._hand_over()
                 next_ns = self._clients.next_due()
                 left = None if next_ns is None else max(0, next_ns - self._clock()) / NS
                 self._changed.wait(left)
+
+    def _hand_over(self) -> None:
+        for due in self._clients.take(self._clock()):
+            self._due.append((due, self._clock()))
+            self._arrived.set()
