@@ -94,6 +94,8 @@ class ReplayOptions:
     eos: str = "ignore"
     corpus: Path | None = None
     max_lag_share: float = 0.05
+    # vLLM
+    vllm_python: Path | None = None
 
     def engine_options(self) -> dict[str, Any]:
         """The scheduler's options that were given."""

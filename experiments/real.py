@@ -6,8 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from experiments.corpus import corpus_text
 from experiments.options import ReplayOptions
 from experiments.progress import Report
@@ -17,7 +15,7 @@ from tinyllm.engine.clients import Due
 from tinyllm.engine.core import EngineCore
 from tinyllm.engine.real import RealEngine, real_config
 from tinyllm.engine.record.recorder import LogRecorder
-from tinyllm.engine.record.workload import ArrivalRecord, request_from, write_table
+from tinyllm.engine.record.workload import ArrivalRecord, request_from, write_block_hashes
 from tinyllm.engine.record.writer import LogWriter
 from tinyllm.engine.sampling_params import SamplingParams
 from tinyllm.engine.sessions import Histories
@@ -44,7 +42,7 @@ class RealMode:
     def __init__(self, options: ReplayOptions) -> None:
         if options.model is None:
             raise InputError(
-                "--mode real needs --model DIR, a local checkpoint (tinyllm get-model smollm2-135m DIR)"
+                f"--mode {options.mode} needs --model DIR, a local checkpoint (tinyllm get-model smollm2-135m DIR)"
             )
         if options.eos not in ("ignore", "stop"):
             raise InputError(f"--eos {options.eos}: choose ignore (the trace's lengths) or stop")
@@ -159,16 +157,7 @@ class RealReplay:
             self._block_hashes[request.request_id] = outputs.get(request.request_id).block_hashes
         self.core.recorder.close(self.now)
         if self.scheduler.config.enable_prefix_caching:
-            self._write_block_hashes(directory / BLOCK_HASHES_FILE)
-
-    def _write_block_hashes(self, path: Path) -> None:
-        """Write what the prefix cache was keyed by, without which a run can't be re-simulated."""
-        columns = {
-            "request_id": list(self._block_hashes),
-            "block_hashes": list(self._block_hashes.values()),
-        }
-        schema = pa.schema([("request_id", pa.string()), ("block_hashes", pa.list_(pa.binary()))])
-        write_table(path, pa.table(columns, schema=schema))
+            write_block_hashes(directory / BLOCK_HASHES_FILE, self._block_hashes)
 
     def _take_up(self, due: Due, now: int, handed_ns: int) -> None:
         name = due.record.request_id

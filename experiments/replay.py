@@ -113,7 +113,15 @@ def _real(options: ReplayOptions) -> Mode:
     return RealMode(options)
 
 
-MODES: dict[str, Callable[[ReplayOptions], Mode]] = {"sim": _simulated, "real": _real}
+def _vllm(options: ReplayOptions) -> Mode:
+    try:
+        from experiments.vllm_mode import VLLMMode
+    except ModuleNotFoundError as error:
+        raise InputError(f"--mode vllm needs {error.name}: pip install 'tinyllm[engine]'") from error
+    return VLLMMode(options)
+
+
+MODES: dict[str, Callable[[ReplayOptions], Mode]] = {"sim": _simulated, "real": _real, "vllm": _vllm}
 """A new mode is a class of its own and a line here."""
 
 

@@ -47,13 +47,16 @@ def speedup(trace: Trace, factor: float) -> Trace:
 
 
 def target_rate(trace: Trace, rate: float) -> Trace:
-    """Scale the clock so that rows / span (first to last arrival) is `rate` a second.
+    """Scale the clock so that rows / span (first to last arrival) is `rate` a second; `inf`: all arrive at 0.
 
     The span is known at the end only: before the first row comes out, all are read into a temporary file.
 
     Raises:
-        InputError: the rate is not a finite number above 0; the rows (when consumed) span no time.
+        InputError: the rate is not a number above 0; the rows (when consumed) span no time.
     """
+    if rate == math.inf:
+        rows = (row._replace(arrival_ns=0) for row in trace.rows)
+        return derive(trace, rows, {"name": "target_rate", "rate": "inf", "speedup": None})
     exact = _positive("--rate", rate)
     entry: dict[str, Any] = {"name": "target_rate", "rate": rate, "speedup": None}
     return derive(trace, _at_rate(trace, exact, entry), entry)

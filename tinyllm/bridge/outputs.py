@@ -24,6 +24,8 @@ class VLLMOutputs:
     def __init__(self) -> None:
         self._theirs: dict[str, Any] = {}
         self._views: dict[str, Request] = {}
+        self._block_hashes: dict[str, list[bytes]] = {}
+        """Of the requests that have ended: what vLLM's prefix cache was keyed by."""
 
     def add(self, view: Request, request: Any) -> None:
         """A view of a request of vLLM's, which has an id of its own."""
@@ -37,6 +39,16 @@ class VLLMOutputs:
     def view(self, request: Any) -> Request:
         """The view of a request of vLLM's."""
         return self._views[request.request_id]
+
+    def knows(self, request: Any) -> bool:
+        """Whether a request of vLLM's has a view already."""
+        return request.request_id in self._views
+
+    def all_block_hashes(self) -> dict[str, list[bytes]]:
+        """Those of the unfinished requests as well."""
+        return self._block_hashes | {
+            name: list(request.block_hashes) for name, request in self._theirs.items()
+        }
 
     def process(self, batch: ScheduledBatch, result: StepResult | None) -> list[Outcome | None]:
         outcomes: list[Outcome | None] = [self._outcome(view) for view in batch.requests]
@@ -57,3 +69,5 @@ class VLLMOutputs:
         request = self._theirs.pop(request_id, None)
         if request is not None:
             del self._views[request.request_id]
+            if request.block_hashes:
+                self._block_hashes[request_id] = list(request.block_hashes)

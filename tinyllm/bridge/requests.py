@@ -13,12 +13,12 @@ EXTRA_ARGS: Final = "tinyllm"
 _KNOWN: Final = frozenset(ArrivalRecord.__dataclass_fields__) - {"prompt_tokens", "prefix_ids"}
 
 
-def record_from(request: Any, index: int, arrival_ns: int) -> ArrivalRecord:
-    """The arrival record of a vLLM request.
+def record_from(request: Any, index: int, arrival_ns: int) -> tuple[ArrivalRecord, int]:
+    """The arrival record of a vLLM request, and when it was submitted, ns.
 
     Args:
         request: vLLM's; `extra_args["tinyllm"]` may hold fields of the record, such as `tenant` or
-            `predicted_output_tokens`.
+            `predicted_output_tokens`, and `submitted_ns`.
         index: of the request among all, for those that have no row of a trace.
         arrival_ns: its arrival on the scheduler's clock.
 
@@ -26,7 +26,8 @@ def record_from(request: Any, index: int, arrival_ns: int) -> ArrivalRecord:
         InputError: an unknown field.
     """
     params = request.sampling_params
-    given = (params.extra_args or {}).get(EXTRA_ARGS, {}) if params is not None else {}
+    given = dict((params.extra_args or {}).get(EXTRA_ARGS, {})) if params is not None else {}
+    submitted = given.pop("submitted_ns", None)
     if unknown := sorted(given.keys() - _KNOWN):
         raise InputError(
             f"extra_args: {EXTRA_ARGS}.{unknown[0]}: unknown; choose from {', '.join(sorted(_KNOWN))}"
@@ -40,4 +41,5 @@ def record_from(request: Any, index: int, arrival_ns: int) -> ArrivalRecord:
         "priority": request.priority,
         "session": request.session_id,
     }
-    return ArrivalRecord(prompt_tokens=request.num_prompt_tokens, **(fields | given))
+    record = ArrivalRecord(prompt_tokens=request.num_prompt_tokens, **(fields | given))
+    return record, record.arrival_ns if submitted is None else submitted

@@ -58,6 +58,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]  # a type of vLLM's
         assert not self.requests
         self._outputs = outputs = VLLMOutputs()
         self._num_added = 0
+        self.step_end = 0
         self._now = 0
         self._open: ScheduledBatch | None = None
         self._batch: ScheduledBatch | None = None
@@ -83,21 +84,16 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]  # a type of vLLM's
         """ns since `attach`."""
         return time.monotonic_ns() - self._start
 
-    # ── what vLLM's engine calls ─────────────────────────────────────────────────────────────────────
+    def all_block_hashes(self) -> dict[str, list[bytes]]:
+        """What vLLM's prefix cache was keyed by, by request id, since `attach`."""
+        return self._outputs.all_block_hashes()
 
-    def add_request(self, request: VLLMRequest) -> None:
-        """Let a request wait."""
-        now = self._now = self.clock()
-        record = record_from(request, self._num_added, round((request.arrival_time - self._start_s) * 1e9))
-        self._num_added += 1
-        view = request_from(record)
-        self._outputs.add(view, request)
-        self.core.add_request(record, view, now)
-        super().add_request(request)
+    # ── what vLLM's engine calls ─────────────────────────────────────────────────────────────────────
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Schedule a step in the policy's order."""
         self._now = self.clock()
+        self._take_in()
         self._batch = self.core.begin_step(self._now)
         self.core.scheduled(self.clock())
         return self._output
@@ -106,7 +102,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]  # a type of vLLM's
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> Any:
         """Account a computed step."""
-        end = self._now = self.clock()
+        self.step_end = end = self._now = self.clock()
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         if self._batch is not None:
             self.core.finish_step(self._batch, None, end)
@@ -118,9 +114,12 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]  # a type of vLLM's
     def finish_requests(
         self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus
     ) -> list[VLLMRequest]:
-        """End requests from outside."""
+        """End requests from outside; the core hears of it between steps."""
+        if self._batch is None:
+            self._now = self.clock()
+            self._take_in()
         finished: list[VLLMRequest] = super().finish_requests(request_ids, finished_status)
-        self._aborted += [self._outputs.view(request) for request in finished]
+        self._aborted += [self._outputs.view(request) for request in finished if self._outputs.knows(request)]
         if self._batch is None:
             self._abort_views()
         return finished
@@ -182,6 +181,17 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]  # a type of vLLM's
         self._gives_way = None
         # It may be resumed in this very step: its worker must not take it for one that ran on.
         self.prev_step_scheduled_req_ids.discard(request.request_id)
+
+    def _take_in(self) -> None:
+        """Let the core know of the requests that arrived since the last step."""
+        arrived, self.waiting.arrived = self.waiting.arrived, []
+        for request in arrived:
+            arrival_ns = round((request.arrival_time - self._start_s) * 1e9)
+            record, submitted = record_from(request, self._num_added, arrival_ns)
+            self._num_added += 1
+            view = request_from(record)
+            self._outputs.add(view, request)
+            self.core.add_request(record, view, self._now, submitted)
 
     def _abort_views(self) -> None:
         aborted, self._aborted = self._aborted, []

@@ -35,9 +35,12 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]  # a type of vLLM's
         self._theirs = theirs
         self._view = view
         self._offered: VLLMRequest | None = None
+        self.arrived: list[VLLMRequest] = []
+        """Those that `following` does not know yet."""
 
     def add_request(self, request: VLLMRequest) -> None:
-        """It joined `following` when it arrived."""
+        """Let a request wait for the next step, at whose time the policy hears of it."""
+        self.arrived.append(request)
 
     def peek_request(self) -> VLLMRequest:
         best = self._waiting.best(self._now())
@@ -64,16 +67,19 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]  # a type of vLLM's
             self._waiting.add(self._view(request), self._now())
 
     def remove_request(self, request: VLLMRequest) -> None:
-        """It leaves `following` when it is aborted there."""
+        """Forget a request that `following` does not know yet; the others leave it when they are aborted there."""
+        self.remove_requests([request])
 
     def remove_requests(self, requests: Iterable[VLLMRequest]) -> None:
-        """They leave `following` when they are aborted there."""
+        """Likewise for several."""
+        gone = set(requests)
+        self.arrived = [request for request in self.arrived if request not in gone]
 
     def __bool__(self) -> bool:
         return self._waiting.best(self._now()) is not None
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self.arrived)
 
     def __iter__(self) -> Iterator[VLLMRequest]:
         return iter([self._theirs(view) for view in self._waiting.ordered(self._now())])

@@ -36,7 +36,9 @@ def replay(
     real_options: RealOptions,
     scheduler_options: SchedulerOptions,
     config: ConfigOption = None,
-    mode: Annotated[str, typer.Option(help="sim: a simulated clock; real: --model on --device.")] = "sim",
+    mode: Annotated[
+        str, typer.Option(help="sim: a simulated clock; real: --model on --device; vllm: --model in vLLM.")
+    ] = "sim",
     force: Annotated[bool, typer.Option("--force", help="Replace the run in --out.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
 ) -> None:

@@ -149,3 +149,10 @@ class RealOptions:
     max_lag_share: Annotated[
         float, typer.Option(help="Submission lag over this share of TTFT: invalid.", rich_help_panel=_REAL)
     ] = 0.05
+    vllm_python: Annotated[
+        Path | None,
+        typer.Option(
+            help="--mode vllm: a Python that has vLLM (default: what make peer-vllm makes).",
+            rich_help_panel=_REAL,
+        ),
+    ] = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,6 +94,13 @@ def write_workload(path: Path, records: Sequence[ArrivalRecord]) -> None:
         "warmup": [r.warmup for r in records],
     }
     write_table(path, pa.table(columns, schema=WORKLOAD))
+
+
+def write_block_hashes(path: Path, block_hashes: Mapping[str, Sequence[bytes]]) -> None:
+    """Write, by request id, what a prefix cache was keyed by, without which a run can't be re-simulated."""
+    columns = {"request_id": list(block_hashes), "block_hashes": list(block_hashes.values())}
+    schema = pa.schema([("request_id", pa.string()), ("block_hashes", pa.list_(pa.binary()))])
+    write_table(path, pa.table(columns, schema=schema))
 
 
 def write_table(path: Path, table: pa.Table) -> None:

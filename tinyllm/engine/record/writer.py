@@ -29,8 +29,9 @@ class TableWriter:
         return len(self._rows)
 
     def flush(self) -> None:
-        """Write the buffered rows as the next part; nothing if there are none and an earlier part is there."""
-        if not len(self._rows) and self._num_parts:
+        """Write the buffered rows as the next part; nothing if there are none and an earlier part is there, be it
+        that of another process."""
+        if not len(self._rows) and (self._directory / "part-00000.parquet").exists():
             return
         part = self._directory / f"part-{self._num_parts:05d}.parquet"
         write_table(part, self._rows.take())
