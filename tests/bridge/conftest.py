@@ -21,10 +21,10 @@ def python_with_vllm() -> Path:
 
 
 @pytest.fixture(scope="session")
-def inside(python_with_vllm: Path) -> dict[str, Any]:
+def inside(python_with_vllm: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What `inside.py` found: one child for all tests, for to import vLLM takes longer than they do."""
     child = subprocess.run(
-        [python_with_vllm, Path(__file__).with_name("inside.py")],
+        [python_with_vllm, Path(__file__).with_name("inside.py"), tmp_path_factory.mktemp("logs")],
         capture_output=True,
         text=True,
         env=child_environment(),

@@ -5,6 +5,15 @@ from __future__ import annotations
 from tinyllm.policy import Key, Request, SchedulingPolicy
 
 
+class Overtakes(SchedulingPolicy):
+    """vLLM can't serve it: the first request that lacks blocks ends the admission there."""
+
+    overtake = True
+
+    def key(self, view: Request, now: int) -> Key | None:
+        return (view.index,)
+
+
 class TakesTurns(SchedulingPolicy):
     """Requests of odd and even priority are served in turns of 5 ms; a held one still runs if it is alone."""
 

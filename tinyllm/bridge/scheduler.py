@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -20,6 +21,7 @@ from tinyllm.bridge.following import FollowingScheduler
 from tinyllm.bridge.options import our_config
 from tinyllm.bridge.outputs import VLLMOutputs
 from tinyllm.bridge.requests import record_from
+from tinyllm.bridge.run_log import RunLog
 from tinyllm.bridge.settings import BridgeSettings
 from tinyllm.bridge.support import check_supported
 from tinyllm.bridge.waiting import PolicyQueue
@@ -29,6 +31,7 @@ from tinyllm.engine.record.workload import request_from
 from tinyllm.engine.record.writer import LogWriter
 from tinyllm.policy.base import SchedulingPolicy
 from tinyllm.policy.batch import ScheduledBatch
+from tinyllm.policy.config import SchedulerConfig
 from tinyllm.policy.registry import make_policy
 from tinyllm.policy.request import Request
 
@@ -51,7 +54,8 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]  # a type of vLLM's
         super().__init__(vllm_config, *args, **kwargs)
         self._allocate_slots = self.kv_cache_manager.allocate_slots
         self.kv_cache_manager.allocate_slots = self._allocate_and_follow
-        self.attach(policy)
+        self._run_log = None if settings.log is None else RunLog(settings.log, settings, self._full_config())
+        self.attach(policy, None if self._run_log is None else self._run_log.writer)
 
     def attach(self, policy: SchedulingPolicy, log: LogWriter | None = None) -> None:
         """Begin anew under a policy, with a clock that starts now; only while no request is unfinished."""
@@ -124,6 +128,15 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]  # a type of vLLM's
             self._abort_views()
         return finished
 
+    def shutdown(self) -> None:
+        """Complete the log, if there is one, and end."""
+        if self._run_log is not None:
+            hashes = self.all_block_hashes()
+            self.core.recorder.close(self.clock())
+            self._run_log.close(self.core.num_steps, hashes)
+            self._run_log = None
+        super().shutdown()
+
     # ── what vLLM's schedule calls ───────────────────────────────────────────────────────────────────
 
     def _decide(self, batch: ScheduledBatch, now: int) -> None:
@@ -189,9 +202,16 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]  # a type of vLLM's
             arrival_ns = round((request.arrival_time - self._start_s) * 1e9)
             record, submitted = record_from(request, self._num_added, arrival_ns)
             self._num_added += 1
+            if self._run_log is not None:
+                self._run_log.arrived(record)
             view = request_from(record)
             self._outputs.add(view, request)
             self.core.add_request(record, view, self._now, submitted)
+
+    def _full_config(self) -> SchedulerConfig:
+        """What vLLM does, its prefix cache included: what a re-simulation needs."""
+        caching = bool(self.cache_config.enable_prefix_caching)
+        return replace(our_config(self), enable_prefix_caching=caching, register_blocks="scheduled")
 
     def _abort_views(self) -> None:
         aborted, self._aborted = self._aborted, []

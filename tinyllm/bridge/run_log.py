@@ -1,0 +1,60 @@
+"""The run directory of whatever a vLLM server serves, where nobody else keeps one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tinyllm.bridge.settings import BridgeSettings
+from tinyllm.engine.record.manifest import environment, write_manifest
+from tinyllm.engine.record.workload import ArrivalRecord, write_block_hashes, write_workload
+from tinyllm.engine.record.writer import LogWriter
+from tinyllm.errors import InputError
+from tinyllm.policy.config import SchedulerConfig
+
+FLUSH_SECONDS = 2.0
+
+
+class RunLog:
+    """A run without a trace: its workload is what arrives.
+
+    Args:
+        directory: missing or empty.
+
+    Raises:
+        InputError: it is something else, or can't be written.
+    """
+
+    def __init__(self, directory: Path, settings: BridgeSettings, config: SchedulerConfig) -> None:
+        self._directory = directory
+        self._records: list[ArrivalRecord] = []
+        self._manifest: dict[str, Any] = {
+            **environment(),
+            "status": "running",
+            "mode": "vllm",
+            "seed": 0,
+            "policy": {"name": settings.policy, "args": dict(settings.policy_args)},
+            "config": config.to_dict(),
+            "trace": {"path": None, "prefix_block_size": None},
+        }
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            if any(directory.iterdir()):
+                raise InputError(f"log {directory}: is not empty; give another directory")
+            write_manifest(directory, self._manifest)
+        except OSError as error:
+            raise InputError(f"log {directory}: {error.strerror or error}; give another directory") from error
+        self.writer = LogWriter(directory, flush_seconds=FLUSH_SECONDS)
+
+    def arrived(self, record: ArrivalRecord) -> None:
+        """A request joined the workload."""
+        self._records.append(record)
+
+    def close(self, num_steps: int, block_hashes: Mapping[str, Sequence[bytes]]) -> None:
+        """Complete the run, whose tables are written."""
+        if self._manifest["config"]["enable_prefix_caching"]:
+            write_block_hashes(self._directory / "block_hashes.parquet", block_hashes)
+        write_workload(self._directory / "workload.parquet", self._records)
+        self._manifest |= {"status": "complete", "num_steps": num_steps}
+        write_manifest(self._directory, self._manifest)
