@@ -199,8 +199,19 @@ def test_a_faster_clock_shortens_how_long_responses_took_alike() -> None:
     assert (row.arrival_ns, row.elapsed_ns) == (S, 3 * S // 4)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.0, -1.0])
-@pytest.mark.parametrize("option", ["speedup", "rate"])
+def test_an_infinite_rate_lets_all_arrive_at_once_in_their_order() -> None:
+    trace = prepare(_trace(_rows(3, 5, 9)), rate=math.inf)
+    assert [(row.source_row, row.arrival_ns) for row in trace.rows] == [(0, 0), (1, 0), (2, 0)]
+    assert trace.provenance.transforms[-1] == {"name": "target_rate", "rate": "inf", "speedup": None}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("speedup", math.inf),
+        *((option, value) for option in ("speedup", "rate") for value in (math.nan, -math.inf, 0.0, -1.0)),
+    ],
+)
 def test_a_factor_that_is_not_finite_and_positive_is_refused_at_once(option: str, value: float) -> None:
     with pytest.raises(InputError, match=f"--{option}"):
         prepare(_trace(_rows(0, 1)), **{option: value})  # type: ignore[arg-type]
