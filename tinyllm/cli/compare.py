@@ -7,31 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tinyllm.cli import engine_options as engine
+from tinyllm.cli.engine_options import EngineOptions, ModelArgument
+from tinyllm.cli.option_groups import with_option_groups
 from tinyllm.errors import IncompleteRunError
 
 if TYPE_CHECKING:
     from experiments.compare import Agreement
 
 
+@with_option_groups
 def compare(
-    model: engine.ModelArgument,
-    backend: Annotated[str, typer.Option(help="The reference: transformers.")] = "transformers",
+    model: ModelArgument,
+    engine_options: EngineOptions,
+    backend: Annotated[str, typer.Option(help="The reference: transformers or vllm.")] = "transformers",
     prompts: Annotated[
         Path | None, typer.Option(help="One prompt a line, or .jsonl with `prompt`; default: built in.")
     ] = None,
     num_prompts: Annotated[int, typer.Option(help="Prompts at most.")] = 32,
     max_tokens: Annotated[int, typer.Option(help="Output tokens of each at most.")] = 64,
-    device: engine.DeviceOption = "cpu",
-    dtype: engine.DtypeOption = "float32",
-    attention: engine.AttentionOption = "auto",
-    num_gpu_blocks: engine.NumGpuBlocksOption = None,
-    gpu_memory_utilization: engine.GpuMemoryUtilizationOption = None,
-    block_size: engine.BlockSizeOption = None,
-    max_num_seqs: engine.MaxNumSeqsOption = None,
-    max_num_batched_tokens: engine.MaxNumBatchedTokensOption = None,
-    max_model_len: engine.MaxModelLenOption = None,
-    enable_prefix_caching: engine.EnablePrefixCachingOption = True,
 ) -> None:
     """Generate greedily with this engine and with another, and list where they first differ.
 
@@ -47,17 +40,8 @@ def compare(
         prompts_file=prompts,
         num_prompts=num_prompts,
         max_tokens=max_tokens,
-        device=device,
-        dtype=dtype,
         track=_bar(f"{backend}, prompts"),
-        attention=attention,
-        num_gpu_blocks=num_gpu_blocks,
-        gpu_memory_utilization=gpu_memory_utilization,
-        block_size=block_size,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_model_len=max_model_len,
-        enable_prefix_caching=enable_prefix_caching,
+        **vars(engine_options),
     )
     _print_agreement(agreement, backend)
 

@@ -9,52 +9,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tinyllm.cli import engine_options as engine
+from tinyllm.cli.engine_options import EngineOptions, ModelArgument
+from tinyllm.cli.option_groups import with_option_groups
+from tinyllm.cli.replay_options import PolicyArgOption, PolicyOption
+from tinyllm.cli.sampling_options import SamplingOptions
 from tinyllm.errors import IncompleteRunError, InputError
 
 if TYPE_CHECKING:
     from tinyllm.engine.llm_engine import RequestOutput
 
-_SAMPLING = "Sampling"
 
-
+@with_option_groups
 def generate(
-    model: engine.ModelArgument,
+    model: ModelArgument,
+    sampling_options: SamplingOptions,
+    engine_options: EngineOptions,
     prompt: Annotated[list[str] | None, typer.Option(help="Text to continue; repeatable.")] = None,
     chat: Annotated[
         list[str] | None, typer.Option(help="Message to answer, by the chat template; repeatable.")
     ] = None,
-    # ── sampling
-    max_tokens: Annotated[int, typer.Option(help="Output tokens at most.", rich_help_panel=_SAMPLING)] = 128,
-    min_tokens: Annotated[int, typer.Option(help="Output tokens at least.", rich_help_panel=_SAMPLING)] = 0,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.", rich_help_panel=_SAMPLING)] = 0.0,
-    top_k: Annotated[int, typer.Option(help="0 is off.", rich_help_panel=_SAMPLING)] = 0,
-    top_p: Annotated[float, typer.Option(help="1 is off.", rich_help_panel=_SAMPLING)] = 1.0,
-    min_p: Annotated[float, typer.Option(help="0 is off.", rich_help_panel=_SAMPLING)] = 0.0,
-    repetition_penalty: Annotated[float, typer.Option(help="1 is off.", rich_help_panel=_SAMPLING)] = 1.0,
-    presence_penalty: Annotated[float, typer.Option(help="0 is off.", rich_help_panel=_SAMPLING)] = 0.0,
-    frequency_penalty: Annotated[float, typer.Option(help="0 is off.", rich_help_panel=_SAMPLING)] = 0.0,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(help="Text that ends the output; repeatable.", rich_help_panel=_SAMPLING),
-    ] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", rich_help_panel=_SAMPLING)] = False,
-    seed: Annotated[
-        int | None, typer.Option(help="Makes sampling repeatable.", rich_help_panel=_SAMPLING)
-    ] = None,
-    # ── engine
-    device: engine.DeviceOption = "cpu",
-    dtype: engine.DtypeOption = "float32",
-    attention: engine.AttentionOption = "auto",
-    num_gpu_blocks: engine.NumGpuBlocksOption = None,
-    gpu_memory_utilization: engine.GpuMemoryUtilizationOption = None,
-    block_size: engine.BlockSizeOption = None,
-    max_num_seqs: engine.MaxNumSeqsOption = None,
-    max_num_batched_tokens: engine.MaxNumBatchedTokensOption = None,
-    max_model_len: engine.MaxModelLenOption = None,
-    enable_prefix_caching: engine.EnablePrefixCachingOption = True,
-    policy: engine.PolicyOption = "fcfs",
-    policy_arg: engine.PolicyArgOption = None,
+    policy: PolicyOption = "fcfs",
+    policy_arg: PolicyArgOption = None,
 ) -> None:
     """Continue texts or answer messages with a model; a single one is streamed.
 
@@ -67,35 +42,9 @@ def generate(
     from tinyllm.engine.llm import LLM
     from tinyllm.engine.sampling_params import SamplingParams
 
-    params = SamplingParams(
-        max_tokens=max_tokens,
-        min_tokens=min_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        stop=tuple(stop or ()),
-        ignore_eos=ignore_eos,
-        seed=seed,
-    )
-    llm = LLM(
-        model,
-        device=device,
-        dtype=dtype,
-        attention=attention,
-        policy=policy,
-        policy_args=parse_policy_args(policy_arg or []),
-        gpu_memory_utilization=gpu_memory_utilization,
-        enable_prefix_caching=enable_prefix_caching,
-        num_gpu_blocks=num_gpu_blocks,
-        block_size=block_size,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_model_len=max_model_len,
-    )
+    sampling = vars(sampling_options)
+    params = SamplingParams(**{**sampling, "stop": tuple(sampling["stop"] or ())})
+    llm = LLM(model, policy=policy, policy_args=parse_policy_args(policy_arg or []), **vars(engine_options))
     if chat:
         outputs = llm.stream_chat([[{"role": "user", "content": text}] for text in chat], params)
     else:

@@ -14,6 +14,13 @@ _DEVICE = "Simulated device"
 _REAL = "Real model"
 _POLICY = "Policy"
 _TRACE = "Trace"
+
+PolicyOption = Annotated[
+    str, typer.Option(help="A policy by name (docs/policies.md), or module:Class.", rich_help_panel=_POLICY)
+]
+PolicyArgOption = Annotated[
+    list[str] | None, typer.Option(help="key=value for the policy; repeatable.", rich_help_panel=_POLICY)
+]
 _CLIENTS = "Clients"
 
 
@@ -21,14 +28,8 @@ _CLIENTS = "Clients"
 class PolicyOptions:
     """Which policy, and what it is told."""
 
-    policy: Annotated[
-        str,
-        typer.Option(help="A policy by name (docs/policies.md), or module:Class.", rich_help_panel=_POLICY),
-    ] = "fcfs"
-    policy_arg: Annotated[
-        list[str] | None,
-        typer.Option(help="key=value for the policy; repeatable.", rich_help_panel=_POLICY),
-    ] = None
+    policy: PolicyOption = "fcfs"
+    policy_arg: PolicyArgOption = None
     predictor: Annotated[
         str,
         typer.Option(

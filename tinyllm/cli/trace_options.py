@@ -38,7 +38,8 @@ RequestsOption = Annotated[
 ]
 SpeedupOption = Annotated[float | None, typer.Option("--speedup", help="Divide every arrival time by this.")]
 RateOption = Annotated[
-    float | None, typer.Option("--rate", help="Scale the clock to this mean rate, requests a second; inf: all at once.")
+    float | None,
+    typer.Option("--rate", help="Scale the clock to this mean rate, requests a second; inf: all at once."),
 ]
 LengthScaleOption = Annotated[
     float | None, typer.Option("--length-scale", help="Multiply lengths by this, rounding up.")
