@@ -51,14 +51,9 @@ class FollowingScheduler(Scheduler):
         """None but for an id in use: vLLM has accepted the request."""
         return "its id is in use" if request.request_id in self._requests else None
 
-    @property
-    def num_held(self) -> int:
-        """Running requests, at the end of `running`, that the policy holds in this step."""
-        return self._num_held
-
     def continued(self, view: Request, num_new: int, batch: ScheduledBatch, now: int) -> None:
         """vLLM gave a running request so many tokens."""
-        self._add_row(batch, view, num_new, now)
+        self.add_row(batch, view, num_new, now)
 
     def admitted(self, view: Request, num_cached: int, num_new: int, batch: ScheduledBatch, now: int) -> None:
         """vLLM admitted a waiting request."""
@@ -71,7 +66,7 @@ class FollowingScheduler(Scheduler):
         Raises:
             RuntimeError: it was another one: the two orders are no longer the same.
         """
-        if self._preempt_last(batch, now) is not view:
+        if self.preempt_last(batch, now) is not view:
             raise RuntimeError(f"vLLM preempted {view!r}, which does not come last")
 
     def _preempt_for_waiting(self, batch: ScheduledBatch, now: int) -> None:

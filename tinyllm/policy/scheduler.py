@@ -80,6 +80,11 @@ class Scheduler:
         """Requests waiting or running."""
         return len(self._requests)
 
+    @property
+    def num_held(self) -> int:
+        """Running requests, at the end of `running`, that the policy holds."""
+        return self._num_held
+
     def get(self, request_id: str) -> Request | None:
         """The unfinished request with this id."""
         return self._requests.get(request_id)
@@ -277,7 +282,7 @@ class Scheduler:
                 cached, num_slots, waive_watermark=left == 0, extra=freed
             ):
                 for _ in range(num_victims):
-                    self._preempt_last(batch, now)
+                    self.preempt_last(batch, now)
                 return
 
     def _most_prefill_tokens(self, now: int) -> int:
@@ -322,32 +327,8 @@ class Scheduler:
         batch.num_sampled += batch.decode_seqs
         return budget
 
-    def schedule_running_taking_back(self, batch: ScheduledBatch, now: int) -> int:
-        """Move 2 in the order of admission, where even what this step has scheduled can be preempted."""
-        budget = self.config.max_num_batched_tokens
-        planned: dict[str, tuple[Request, int]] = {}
-        residents = self.running[: len(self.running) - self._num_held]
-        for request in sorted(residents, key=lambda request: request.admitted_index):
-            if request.state is not RequestState.RUNNING:
-                continue
-            if budget == 0:
-                break
-            num_new = min(request.num_tokens - request.num_computed_tokens, self.chunk_limit, budget)
-            while not self.kv.allocate_slots(request, request.num_computed_tokens + num_new):
-                victim = self._preempt_last(batch, now)
-                budget += planned.pop(victim.request_id, (victim, 0))[1]
-                if victim is request:
-                    break
-            else:
-                planned[request.request_id] = request, num_new
-                budget -= num_new
-                continue
-            break
-        for request, num_new in planned.values():
-            self._add_row(batch, request, num_new, now)
-        return budget
-
-    def _add_row(self, batch: ScheduledBatch, request: Request, num_new: int, now: int) -> None:
+    def add_row(self, batch: ScheduledBatch, request: Request, num_new: int, now: int) -> None:
+        """Append a row of a resident that has the slots for so many tokens."""
         if not request.is_decoding:
             self._add_prefill(batch, request, num_new, now)
             return
@@ -488,11 +469,11 @@ class Scheduler:
         while not self.kv.allocate_slots(request, num_slots):
             if self.config.preemption == "never":
                 raise RuntimeError(f"{request!r} outgrew the blocks that were reserved for it")
-            if self._preempt_last(batch, now) is request:
+            if self.preempt_last(batch, now) is request:
                 return False
         return True
 
-    def _preempt_last(self, batch: ScheduledBatch, now: int) -> Request:
+    def preempt_last(self, batch: ScheduledBatch, now: int) -> Request:
         """Take the blocks of the last running request: a held one if there is one, else the largest key."""
         victim = self.running.pop()
         self._num_held -= self._num_held > 0
