@@ -16,6 +16,7 @@ from experiments.run_directory import BLOCK_HASHES_FILE, WORKLOAD_FILE, RunDirec
 from sim.driver import OnEnd
 from sim.prefix import SessionHasher
 from sim.recorded import (
+    EmptyStep,
     RecordedOutput,
     RecordedOutputs,
     RecordedSimulation,
@@ -96,7 +97,8 @@ def resimulate(
     recorder = LogRecorder(directory.open_log(), scheduler)
     core = EngineCore(scheduler, _predicting(run, RecordedOutputs(outputs, block_size), workload), recorder)
     hashing = _hashing(run, workload, block_size, recorded_hashes)
-    simulation = RecordedSimulation(core, _steps(run), _submissions(run, workload), *hashing)
+    steps = _steps(run)
+    simulation = RecordedSimulation(core, steps, _between_steps(run, workload, steps), *hashing)
     simulation.run()
     recorder.close(simulation.now)
     directory.finish(run.manifest["status"], num_steps=core.num_steps)
@@ -153,19 +155,30 @@ def _steps(run: Run) -> list[RecordedStep]:
     ]
 
 
-def _submissions(run: Run, workload: Sequence[ArrivalRecord]) -> dict[int, list[Submission]]:
+def _between_steps(
+    run: Run, workload: Sequence[ArrivalRecord], steps: Sequence[RecordedStep]
+) -> dict[int, list[Submission | EmptyStep]]:
     """What happened between steps, in the log's own order of rows."""
     # Turns of closed sessions did not come when the trace says.
     arrivals = dict(zip(run.requests["request_id"], run.requests["arrival"], strict=True))
     records = {r.request_id: moved(r, _ns(arrivals[r.request_id])) for r in workload}
-    submissions: dict[int, list[Submission]] = defaultdict(list)
     events = run.events[run.events["event"].isin(["queued", "rejected", "aborted"])]
     # A request that was queued and then rejected is dropped by the scheduler itself.
-    again = events["request_id"].duplicated() & (events["event"] == "rejected")
-    for row in events[~again].to_dict("records"):
-        record = records[row["request_id"]]
-        submissions[int(row["step"])].append(Submission(record, _ns(row["time"]), row["event"] == "aborted"))
-    return dict(submissions)
+    dropped = events["request_id"].duplicated() & (events["event"] == "rejected")
+    begins = dict(enumerate(step.start_ns for step in steps))
+    between: dict[int, list[Submission | EmptyStep]] = defaultdict(list)
+    # Backwards: what is queued is taken up when the engine tries to begin the next step.
+    for is_dropped, row in zip(reversed(dropped.tolist()), reversed(events.to_dict("records")), strict=True):
+        number, time_ns = int(row["step"]), _ns(row["time"])
+        if not is_dropped:
+            # What is refused leaves an idle engine idle, so it was taken up at once.
+            taken_up_ns = time_ns if row["event"] == "rejected" else begins.get(number, 0)
+            aborted = row["event"] == "aborted"
+            between[number].append(Submission(records[row["request_id"]], time_ns, aborted, taken_up_ns))
+        elif time_ns != begins.get(number):
+            between[number].append(EmptyStep(time_ns))
+            begins[number] = time_ns
+    return {number: happened[::-1] for number, happened in between.items()}
 
 
 def _outputs(run: Run, block_hashes: Mapping[str, Sequence[BlockHash]]) -> dict[str, RecordedOutput]:

@@ -48,11 +48,24 @@ class RecordedOutput:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A request handed over, or (`aborted`) taken back, before a step."""
+    """A request handed over, or (`aborted`) taken back, before a step.
+
+    Attributes:
+        submitted_ns: when its client did that.
+        taken_up_ns: when the engine took it up, or any time before the work after the last step was done.
+    """
 
     record: ArrivalRecord
     submitted_ns: int
     aborted: bool = False
+    taken_up_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyStep:
+    """The engine tried to begin a step and had none: early rejection dropped all that could have run."""
+
+    start_ns: int
 
 
 class RecordedOutputs:
@@ -106,7 +119,7 @@ class RecordedSimulation:
     Args:
         core: with a `RecordedOutputs`.
         steps: of the run, in order.
-        submissions: by the number of the step before which they happened.
+        between: what happened between steps, by the number of the step before which it did, in order.
         prompt_hashes: None without a prefix cache.
         on_end: is told of each end.
     """
@@ -115,13 +128,13 @@ class RecordedSimulation:
         self,
         core: EngineCore,
         steps: Sequence[RecordedStep],
-        submissions: Mapping[int, Sequence[Submission]],
+        between: Mapping[int, Sequence[Submission | EmptyStep]],
         prompt_hashes: SubmittedHashes | None = None,
         on_end: OnEnd | None = None,
     ) -> None:
         self._core = core
         self._steps = steps
-        self._submissions = submissions
+        self._between = between
         self._prompt_hashes = prompt_hashes
         self._on_end = on_end
         self._env = NanosecondEnvironment(initial_time=0)
@@ -139,9 +152,8 @@ class RecordedSimulation:
     def _run(self) -> Generator[simpy.Event, Any, None]:
         env, core = self._env, self._core
         for number, step in enumerate(self._steps):
-            if step.start_ns > env.now:
-                yield env.timeout(step.start_ns - env.now)
-            self._submit(number)
+            yield from self._pass_time(number)
+            yield from self._wait_until(step.start_ns)
             batch = core.begin_step(env.now)
             self._ended(core.dropped, env.now)
             if batch is None:
@@ -150,14 +162,24 @@ class RecordedSimulation:
             self._ended(core.finish_step(batch, None, env.now), env.now)
             yield env.timeout(step.ready_ns - env.now)
             core.ready(env.now)
-        self._submit(len(self._steps))
+        yield from self._pass_time(len(self._steps))
 
-    def _submit(self, step: int) -> None:
-        for submission in self._submissions.get(step, ()):
-            if submission.aborted:
-                self._abort(submission.record.request_id, submission.submitted_ns)
+    def _pass_time(self, step: int) -> Generator[simpy.Event, Any, None]:
+        """Repeat what happened before a step."""
+        for event in self._between.get(step, ()):
+            if isinstance(event, EmptyStep):
+                yield from self._wait_until(event.start_ns)
+                self._core.begin_step(self._env.now)
+                self._ended(self._core.dropped, self._env.now)
+            elif event.aborted:
+                self._abort(event.record.request_id, event.submitted_ns)
             else:
-                self._add(submission.record, submission.submitted_ns)
+                yield from self._wait_until(event.taken_up_ns)
+                self._add(event.record, event.submitted_ns)
+
+    def _wait_until(self, time_ns: int) -> Generator[simpy.Event, Any, None]:
+        if time_ns > self._env.now:
+            yield self._env.timeout(time_ns - self._env.now)
 
     def _add(self, record: ArrivalRecord, submitted_ns: int) -> None:
         now = self._env.now

@@ -17,6 +17,8 @@ from tinyllm.engine.record.reader import Run, read_run
 from tinyllm.engine.record.workload import ArrivalRecord, request_from
 from tinyllm.errors import InputError
 from tinyllm.policy import ONE_TOKEN, ScheduledBatch, make_predictor
+from traces.export import write_trace
+from traces.schema import Provenance, Trace, TraceRow
 
 MakeOptions = Callable[..., ReplayOptions]
 
@@ -92,6 +94,36 @@ def test_dropped_requests_are_rejected_with_the_reason_and_had_waited(make_optio
     assert dropped[["first_token", "finished"]].isna().all(axis=None)
     events = run.events[run.events["request_id"].isin(dropped["request_id"])]
     assert list(events.groupby("request_id")["event"].agg(list).iloc[0]) == ["queued", "rejected"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "prompts", "refused_at"),
+    [
+        # The second waits for the one seat until 12 ms, its deadline was at 11; nobody else is there.
+        ({"early_rejection": "expired", "max_num_seqs": 1}, [(0.0, 4, 6), (0.001, 4, 1)], 0.012),
+        ({"early_rejection": "predicted", "step_estimate": "0:0.001"}, [(0.0, 4, 2), (0.05, 30, 1)], 0.05),
+    ],
+)
+def test_what_an_idle_engine_turns_away_is_re_simulated_at_its_time(
+    tmp_path: Path, rule: dict[str, Any], prompts: list[tuple[float, int, int]], refused_at: float
+) -> None:
+    rows = [
+        TraceRow(i, round(arrival * 1e9), prompt, output)
+        for i, (arrival, prompt, output) in enumerate([*prompts, (0.2, 4, 1)])
+    ]
+    trace = Trace(iter(rows), Provenance("made by hand", "table", rows_in=3, rows_out=3))
+    path = write_trace(trace, tmp_path / "rows.parquet")
+    cost = tmp_path / "cost.json"
+    cost.write_text(
+        '{"kind": "linear", "base_s": 0.002, "per_token_s": 0, "per_seq_s": 0, "per_context_token_s": 0}'
+    )
+    options = ReplayOptions(
+        path, tmp_path / "run", cost_model=str(cost), num_gpu_blocks=10, ttft_slo=0.01, **rule
+    )
+    run = read_run(replay(options).directory)
+    assert list(run.requests.sort_values("request_id")["finish_reason"]) == ["length", "rejected", "length"]
+    assert list(run.events[run.events["event"] == "rejected"]["time"]) == [refused_at]
+    assert resimulate(run.path, tmp_path / "again") == []
 
 
 def test_refreshed_predictions_change_the_schedule(make_options: MakeOptions) -> None:
