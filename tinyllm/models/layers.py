@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tinyllm.models.config import ConfigFile
+from tinyllm.models.matmul import multiply
 
 ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "silu": functional.silu,
@@ -56,7 +57,7 @@ class Linear(nn.Module):
         self.bias = empty_parameter(out_features, dtype=dtype) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self.weight, self.bias)
+        return multiply(x, self.weight, self.bias)
 
 
 class Embedding(nn.Module):
@@ -104,7 +105,8 @@ def project_to_float32(hidden: Tensor, head: Linear) -> Tensor:
     """
     if hidden.dtype == torch.float32:
         logits: Tensor = head(hidden)
-        return logits
+        # Samplers look at whole rows.
+        return logits.contiguous()
     if hidden.is_cuda:
         return torch.mm(hidden, head.weight.t(), out_dtype=torch.float32)
     # The CPU has no mixed product: widen the head a slice at a time, so that no float32 copy of it ever exists.

@@ -6,11 +6,13 @@ import random
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from tinyllm.engine.runner import StepResult
 from tinyllm.engine.sampling_params import SamplingParams
 from tinyllm.errors import InputError
 from tinyllm.models.base import DecoderModel
+from tinyllm.models.matmul import SMALL
 from tinyllm.policy.batch import ScheduledBatch
 from tinyllm.runner.attention import get_backend
 from tinyllm.runner.batch import FlatBatch
@@ -18,6 +20,11 @@ from tinyllm.runner.kv_cache import KVCache
 from tinyllm.runner.request import RunnerRequest
 from tinyllm.runner.sampler import Sampler
 from tinyllm.runner.timing import StepTimer
+
+try:
+    from tinyllm.runner.fused import fused_decoder
+except ImportError:
+    fused_decoder = None  # type: ignore[assignment]
 
 
 class ModelRunner:
@@ -51,6 +58,9 @@ class ModelRunner:
         self.device = next(model.parameters()).device
         self.kv_cache = KVCache(model.config, num_blocks, block_size, self.device, model.dtype)
         self.attention = get_backend(attention, self.device)(self.kv_cache, model.config)
+        self._fused = None
+        if attention in ("auto", "cpu") and fused_decoder is not None:
+            self._fused = fused_decoder(model, self.kv_cache)
         self._vocab_size = model.config.vocab_size
         self.sampler = Sampler([t for t in model.config.eos_token_ids if t < self._vocab_size])
         self._seeds = random.Random(seed)
@@ -89,7 +99,7 @@ class ModelRunner:
         """Compute every row's scheduled tokens, then sample the rows that have reached their last known token."""
         with self._timer:
             flat = FlatBatch.build(batch, self._requests, self.kv_cache.block_size, self.device)
-            hidden = self.model(flat.input_ids, flat.positions, self.attention.prepare(flat))
+            hidden = self._forward(flat)
             if not len(flat.logits_rows):
                 return StepResult([])
             logits = self.model.compute_logits(hidden[flat.logits_rows])
@@ -100,6 +110,12 @@ class ModelRunner:
             if token_id is not None:
                 request.append(token_id)
         return result
+
+    def _forward(self, flat: FlatBatch) -> Tensor:
+        if self._fused is not None and len(flat.input_ids) <= SMALL:
+            return self._fused(flat)
+        hidden: Tensor = self.model(flat.input_ids, flat.positions, self.attention.prepare(flat))
+        return hidden
 
     def _check_token_ids(self, request_id: str, what: str, token_ids: Sequence[int]) -> None:
         low, high = min(token_ids, default=0), max(token_ids, default=0)

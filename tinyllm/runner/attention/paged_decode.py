@@ -7,16 +7,14 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
+from tinyllm.models.small_matmul import FASTMATH, use_threads
+
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
-
-# Sums may be reordered, or no loop over channels becomes a vector instruction. NaN and infinity stay what they are.
-_FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 
 
 class PagedDecode:
@@ -55,7 +53,7 @@ class PagedDecode:
             window: how many latest tokens a query sees, at least 1.
             num_threads: at most so many threads.
         """
-        numba.set_num_threads(min(num_threads, numba.config.NUMBA_NUM_THREADS))
+        use_threads(num_threads)
         self._kernel(q, k_cache, v_cache, block_tables, context_lens, window, out)
 
 
@@ -64,7 +62,7 @@ def _kernel(group: int, head_dim: int) -> Callable[..., None]:
     """The kernel for `group` query heads a KV head: constant sizes let the compiler unroll."""
     scale = np.float32(head_dim**-0.5)
 
-    @njit(parallel=True, fastmath=_FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+    @njit(parallel=True, fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
     def paged_decode(
         q: Any, k_cache: Any, v_cache: Any, block_tables: Any, context_lens: Any, window: Any, out: Any
     ) -> None:
@@ -97,7 +95,7 @@ def _kernel(group: int, head_dim: int) -> Callable[..., None]:
     return paged_decode  # type: ignore[no-any-return]
 
 
-@njit(fastmath=_FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+@njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
 def _softmax(scores: Any) -> None:
     """In place; the largest score is taken off first, so that no exponential overflows."""
     largest = scores[0]
