@@ -1,4 +1,4 @@
-"""Six policies with one planted fault each. Every one looks reasonable at a glance."""
+"""Policies with one planted fault each. Every one looks reasonable at a glance."""
 
 from __future__ import annotations
 
@@ -51,6 +51,17 @@ class Grudge(SchedulingPolicy):
 
     def key(self, view: Request, now: int) -> tuple[int] | None:
         return None if view.num_preemptions else (view.arrival,)
+
+
+class Corrector(SchedulingPolicy):
+    """Writes to a view: who outgrows its prediction gets a longer one, of which the log knows nothing."""
+
+    def key(self, view: Request, now: int) -> tuple[int]:
+        return (view.predicted_output_tokens or 0,)
+
+    def on_tokens(self, view: Request, prefill: int, decode: int, now: int) -> None:
+        if view.predicted_output_tokens is not None:
+            view.predicted_output_tokens = max(view.predicted_output_tokens, view.num_output_tokens + 1)
 
 
 class Impatient(SchedulingPolicy):

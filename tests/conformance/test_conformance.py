@@ -25,6 +25,7 @@ PLANTED = [
     ("Lottery", "repeatable", "differs: in one run "),
     ("Clairvoyant", "blind", "differs: with the true output lengths "),
     ("Grudge", "ends", "held for ever: "),
+    ("Corrector", "reads only", "on_tokens wrote to r"),
     ("Impatient", "stable", "stable_waiting is promised"),
     ("FalseHorizon", "promises", "differs: as its promises let the scheduler do "),
     ("Refunding", "charges", "negative charge: "),

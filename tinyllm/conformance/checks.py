@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from tinyllm.conformance.limits import ViolationError, require
 from tinyllm.conformance.stepper import Step, Stepper
+from tinyllm.conformance.watching import watched
 from tinyllm.conformance.world import World
 from tinyllm.policy import Key, Request, SchedulingPolicy
 from tinyllm.policy.explain import waits_for
@@ -97,6 +98,11 @@ def promises_are_kept(make: MakePolicy, world: World) -> None:
     _require_same(believed, asked, "as its promises let the scheduler do", "asked for every key")
 
 
+def views_are_only_read(make: MakePolicy, world: World) -> None:
+    """A policy changes no attribute of a request: the scheduler and the log would believe it."""
+    world.run(watched(make()), most_steps=COMPARED_STEPS)
+
+
 def keys_are_stable(make: MakePolicy, world: World) -> None:
     """A key asked twice at one instant is one key and, where promised, none changes while its request waits."""
     known: dict[tuple[str, int], Key] = {}
@@ -143,6 +149,7 @@ CHECKS: Sequence[Check] = (
     Check("ends", "limits hold in every step, and every request ends", every_request_ends),
     Check("fair to twins", "no stream of equal requests starves one", no_twin_starves, World.draw_twins),
     Check("blind", "no decision depends on a hidden output length", hidden_lengths_are_hidden),
+    Check("reads only", "no attribute of a request is written", views_are_only_read),
     Check("stable", "keys stand still while they have to", keys_are_stable),
     Check("promises", "lazy scheduling changes no decision", promises_are_kept),
     Check("charges", "counters of service never fall", counters_never_fall),
