@@ -20,6 +20,7 @@ from experiments.workload import Workload
 from tinyllm.bridge.environment import child_environment, vllm_python
 from tinyllm.bridge.job import ReplayJob
 from tinyllm.bridge.options import VLLM_DEFAULTS
+from tinyllm.bridge.support import check_policy
 from tinyllm.engine.core import EngineCore
 from tinyllm.engine.output import TargetLengthProcessor
 from tinyllm.engine.record.workload import request_from
@@ -94,6 +95,7 @@ class VLLMMode(RealMode):
         """A run that is ready to start: the model is loaded, the prompts are made."""
         if workload.contains_history:
             raise InputError("--mode vllm does not continue conversations: give --sessions open")
+        check_policy(policy)
         return VLLMReplay(self._python, self._options, workload, config, policy)
 
 
@@ -200,10 +202,13 @@ class VLLMReplay:
             if "error" in answer:
                 raise InputError(answer["error"])
             yield answer
-        if self._child.wait() != 0:
+        code = self._child.wait()
+        if code < 0:
+            raise IncompleteRunError(f"--mode vllm: its process was killed by signal {-code}")
+        if code > 0:
             last = self._errors.read_text(errors="replace").strip().splitlines()[-1:]
             raise IncompleteRunError(
-                f"--mode vllm: its process ended with exit code {self._child.returncode}: {' '.join(last)}"
+                f"--mode vllm: its process ended with exit code {code}: {' '.join(last)}"
             )
 
 

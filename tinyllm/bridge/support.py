@@ -13,8 +13,7 @@ def check_supported(vllm_config: Any, policy: SchedulingPolicy) -> None:
     """Refuse what the bridge can't follow.
 
     Raises:
-        InputError: another version of vLLM, a feature that schedules in a way of its own, or a policy that vLLM's
-            loop can't serve.
+        InputError: another version of vLLM, a feature that schedules in a way of its own, or as `check_policy`.
     """
     check_version()
     scheduler = vllm_config.scheduler_config
@@ -29,6 +28,15 @@ def check_supported(vllm_config: Any, policy: SchedulingPolicy) -> None:
     for feature, is_used in unsupported.items():
         if is_used:
             raise InputError(f"tinyllm.bridge: {feature} is not supported under a policy; leave it out")
+    check_policy(policy)
+
+
+def check_policy(policy: SchedulingPolicy) -> None:
+    """Refuse a policy that vLLM's loop can't serve.
+
+    Raises:
+        InputError: it overtakes.
+    """
     if policy.overtake:
         raise InputError(
             f"tinyllm.bridge: {type(policy).__name__} overtakes, but in vLLM a waiting request that lacks blocks "
