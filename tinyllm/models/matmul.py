@@ -16,17 +16,26 @@ except ImportError:
 SMALL: Final = 16
 """Rows of x up to which reading the weights once, with a kernel of our own, beats the library's product."""
 
+MEDIUM: Final = 192
+"""Rows up to which the library is faster with the weights on the left, where its long side should be."""
+
+_ALIGNED: Final = 16
+"""A row of the product begins at a multiple of so many numbers, a cache line: odd lengths halve its speed."""
+
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`x @ weight.T + bias` of x [rows, k], weight [n, k] and bias [n]: [rows, n], which may be a transposed view.
 
-    On a CPU, in float32, a few rows go through `small_matmul`, and more through `weight @ x.T`, whose long side is the
-    library's favourite: docs/performance.md has the figures.
+    On a CPU, in float32, a few rows go through `small_matmul`, and some more through `weight @ x.T`:
+    docs/performance.md has the figures.
     """
-    if weight.device.type != "cpu" or weight.dtype != torch.float32 or x.dtype != torch.float32:
+    is_known = weight.device.type == "cpu" and weight.dtype == x.dtype == torch.float32
+    if not is_known or len(x) > MEDIUM:
         return functional.linear(x, weight, bias)
     if len(x) > SMALL or small_matmul is None:
-        product = torch.mm(weight, x.t()).t()
+        width = -(-len(x) // _ALIGNED) * _ALIGNED
+        product = torch.empty(len(weight), width)[:, : len(x)]
+        product = torch.mm(weight, x.t(), out=product).t()
     else:
         product = torch.empty(len(x), len(weight))
         use_threads(torch.get_num_threads())
