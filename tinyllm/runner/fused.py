@@ -42,7 +42,7 @@ class FusedDecoder:
     def __init__(self, model: LlamaForCausalLM, kv_cache: KVCache) -> None:
         config = model.config
         self._model = model
-        self._attend = PagedDecode(config.num_heads, config.num_kv_heads, config.head_dim)
+        self._attend = PagedDecode(config.num_heads, config.num_kv_heads, config.head_dim).kernel
         caches = zip(kv_cache.k.numpy(), kv_cache.v.numpy(), strict=True)
         self._layers = [
             _layer(layer, cache, config.sliding_window_of(number) or _NO_WINDOW)
@@ -68,15 +68,14 @@ class FusedDecoder:
         return torch.from_numpy(hidden)
 
     def _run(self, x: Any, cos: Any, sin: Any, slots: Any, tables: Any, lengths: Any) -> Any:
-        num_threads = torch.get_num_threads()
-        use_threads(num_threads)
+        use_threads(torch.get_num_threads())
         config = self._model.config
         q = np.empty((len(x), config.num_heads, config.head_dim), np.float32)
         attended = np.empty_like(q)
         flat = attended.reshape(len(x), config.num_heads * config.head_dim)
         for layer in self._layers:
             before_attention(x, *layer.before, *layer.cache, cos, sin, slots, self._epsilon, q)
-            self._attend(q, *layer.cache, tables, lengths, layer.window, attended, num_threads)
+            self._attend(q, *layer.cache, tables, lengths, layer.window, attended)
             after_attention(x, flat, *layer.after, self._epsilon)
         normed = np.empty_like(x)
         norm(x, self._model.norm.weight.numpy(), self._epsilon, normed)

@@ -24,10 +24,13 @@ class PagedDecode:
 
     Args:
         num_heads, num_kv_heads, head_dim: of the model, constants of the compiled code.
+
+    Attributes:
+        kernel: the compiled code; takes what a call takes, less the number of threads.
     """
 
     def __init__(self, num_heads: int, num_kv_heads: int, head_dim: int) -> None:
-        self._kernel = _kernel(num_heads // num_kv_heads, head_dim)
+        self.kernel = _kernel(num_heads // num_kv_heads, head_dim)
         q = np.empty((0, num_heads, head_dim), np.float32)
         cache = np.empty((1, 1, num_kv_heads, head_dim), np.float32)
         self(q, cache, cache, np.empty((0, 1), np.int32), np.empty(0, np.int32), 1, q, num_threads=1)
@@ -54,7 +57,7 @@ class PagedDecode:
             num_threads: at most so many threads.
         """
         use_threads(num_threads)
-        self._kernel(q, k_cache, v_cache, block_tables, context_lens, window, out)
+        self.kernel(q, k_cache, v_cache, block_tables, context_lens, window, out)
 
 
 @cache
