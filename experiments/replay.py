@@ -143,6 +143,7 @@ def replay(options: ReplayOptions, progress: Reporter | None = None) -> ReplayRe
     check_free(options.out, force=options.force)
     mode = make_mode(options)
     policy = make_policy(options.policy, options.policy_args)
+    _check_deadlines(options, policy)
     limits = mode.config(shares_prefixes=False)
     trace = load_trace(options, limits.max_model_len, limits.block_size)
     workload = build_workload(trace, options, limits.max_model_len)
@@ -208,6 +209,18 @@ def _serve(
             writer.flush()
             directory.finish("interrupted", error=repr(error))
             raise
+
+
+def _check_deadlines(options: ReplayOptions, policy: SchedulingPolicy) -> None:
+    """Refuse rules that go by deadlines which nothing gives: they would do nothing, and nobody would notice."""
+    needs = {}
+    if policy.slo is not None:
+        needs[f"--policy {options.policy}"] = policy.slo
+    if options.early_rejection in ("expired", "predicted"):
+        needs[f"--early-rejection {options.early_rejection}"] = "ttft_slo"
+    for rule, slo in needs.items():
+        if getattr(options, slo) is None:
+            raise InputError(f"{rule} goes by deadlines: give --{slo.replace('_', '-')}, in seconds")
 
 
 def _turns(workload: Workload, directory: RunDirectory) -> dict[str, Any]:

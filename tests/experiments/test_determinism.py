@@ -23,7 +23,7 @@ from experiments.replay import replay
 trace, out, *policies = sys.argv[1:]
 for policy in policies:
     replay(ReplayOptions(
-        trace=Path(trace), out=Path(out) / policy, policy=policy, predictor="lognormal:0.5", seed=3,
+        trace=Path(trace), out=Path(out) / policy, policy=policy, predictor="lognormal:0.5", ttft_slo=0.2, seed=3,
         cost_model="yardstick", block_size=4, num_gpu_blocks=24, max_num_seqs=5,
     ))
 """

@@ -168,6 +168,12 @@ def test_refreshing_a_perfect_prediction_changes_nothing(make_options: MakeOptio
         ),
         ({"batching": "static", "policy": "srpt"}, "--batching static excludes a preemptive policy"),
         ({"tpot_slo": 0.1}, "--tpot-slo needs --step-estimate"),
+        ({"early_rejection": "expired", "e2e_slo": 1.0}, "--early-rejection expired goes by deadlines"),
+        ({"policy": "edf"}, "--policy edf goes by deadlines: give --ttft-slo, in seconds"),
+        (
+            {"policy": "edf", "policy_args": {"deadline": "e2e"}, "ttft_slo": 1.0},
+            "--policy edf goes by deadlines: give --e2e-slo",
+        ),
     ],
 )
 def test_a_rule_that_cannot_hold_is_one_line_and_nothing_is_written(

@@ -25,11 +25,13 @@ class SchedulingPolicy:
         overtake: may a waiting request pass one that lacks blocks? False: the first one blocks the rest.
         stable_waiting: a promise that the key of a request does not change while it waits; the queue is
             then kept sorted instead of asked anew.
+        slo: the option whose deadlines the order goes by, `ttft_slo` or `e2e_slo`: a replay needs it.
     """
 
     preemptive: bool = False
     overtake: bool = False
     stable_waiting: bool = False
+    slo: str | None = None
 
     def key(self, view: Request, now: int) -> Key | None:
         """Smaller runs first; ties go by arrival, then by order of submission.

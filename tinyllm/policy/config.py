@@ -151,7 +151,10 @@ class SchedulerConfig:
                 "only blocks taken at admission are sure to suffice"
             )
         if self.preemption == "swap" and self.num_cpu_blocks is None:
-            raise InputError("--preemption swap needs --num-cpu-blocks, the host blocks to swap to")
+            raise InputError(
+                "--preemption swap needs --num-cpu-blocks, the host blocks to swap to "
+                "(--swap-space tells them only with --gpu)"
+            )
         if self.preemption == "swap" and self.enable_prefix_caching:
             raise InputError("--preemption swap excludes the prefix cache: give --no-enable-prefix-caching")
         if self.batching == "take-back":

@@ -32,6 +32,7 @@ class EDF(SchedulingPolicy):
             if value not in choices:
                 raise InputError(f"edf: {option} {value}: choose one of {', '.join(choices)}")
         self.deadline = deadline
+        self.slo = "e2e_slo" if deadline == "e2e" else "ttft_slo"
         self.tpot_ns = to_ns("edf", "tpot", tpot)
         self.expired = expired
         self.preemptive = preemptive
