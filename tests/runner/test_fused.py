@@ -66,7 +66,7 @@ def test_any_mix_of_chunks_and_decodes_gives_the_hidden_states_and_the_cache_of_
     batch = FlatBatch.build(scheduled(work), runner._requests, BLOCK_SIZE, runner.device)
     before = runner.kv_cache.k.clone(), runner.kv_cache.v.clone()
     with torch.inference_mode():
-        expected = runner._forward(batch)
+        expected = runner.forward(batch)
         written = runner.kv_cache.k.clone(), runner.kv_cache.v.clone()
         for cache, old in zip((runner.kv_cache.k, runner.kv_cache.v), before, strict=True):
             cache.copy_(old)
@@ -80,9 +80,9 @@ def test_a_runner_takes_it_for_small_steps_unless_another_backend_is_asked_for(
     make_model: Callable[..., LlamaForCausalLM],
 ) -> None:
     model = make_model()
-    assert ModelRunner(model, 4, BLOCK_SIZE)._fused is not None
-    assert ModelRunner(model, 4, BLOCK_SIZE, "sdpa")._fused is None
-    assert ModelRunner(model, 4, BLOCK_SIZE, "reference")._fused is None
+    assert ModelRunner(model, 4, BLOCK_SIZE).fused is not None
+    assert ModelRunner(model, 4, BLOCK_SIZE, "sdpa").fused is None
+    assert ModelRunner(model, 4, BLOCK_SIZE, "reference").fused is None
 
 
 def test_what_it_does_not_know_it_leaves_to_the_model(make_model: Callable[..., LlamaForCausalLM]) -> None:

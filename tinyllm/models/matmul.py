@@ -33,11 +33,16 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if not is_known or len(x) > MEDIUM:
         return functional.linear(x, weight, bias)
     if len(x) > SMALL or small_matmul is None:
-        width = -(-len(x) // _ALIGNED) * _ALIGNED
-        product = torch.empty(len(weight), width)[:, : len(x)]
-        product = torch.mm(weight, x.t(), out=product).t()
+        product = transposed_product(x, weight)
     else:
         product = torch.empty(len(x), len(weight))
         use_threads(torch.get_num_threads())
         small_matmul(x.contiguous().numpy(), weight.numpy(), product.numpy())
     return product if bias is None else product + bias
+
+
+def transposed_product(x: Tensor, weight: Tensor) -> Tensor:
+    """`x @ weight.T` as the transposed view of `weight @ x.T`."""
+    width = -(-len(x) // _ALIGNED) * _ALIGNED
+    product = torch.empty(len(weight), width)[:, : len(x)]
+    return torch.mm(weight, x.t(), out=product).t()

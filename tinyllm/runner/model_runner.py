@@ -41,6 +41,7 @@ class ModelRunner:
 
     Attributes:
         last_execute_ns: how long the device worked on the last step, sampling included.
+        fused: the compiled decoder that takes over steps of a few tokens, or None.
 
     Raises:
         InputError: the backend is unknown, or the KV cache does not fit.
@@ -58,9 +59,9 @@ class ModelRunner:
         self.device = next(model.parameters()).device
         self.kv_cache = KVCache(model.config, num_blocks, block_size, self.device, model.dtype)
         self.attention = get_backend(attention, self.device)(self.kv_cache, model.config)
-        self._fused = None
+        self.fused = None
         if attention in ("auto", "cpu") and fused_decoder is not None:
-            self._fused = fused_decoder(model, self.kv_cache)
+            self.fused = fused_decoder(model, self.kv_cache)
         self._vocab_size = model.config.vocab_size
         self.sampler = Sampler([t for t in model.config.eos_token_ids if t < self._vocab_size])
         self._seeds = random.Random(seed)
@@ -99,7 +100,7 @@ class ModelRunner:
         """Compute every row's scheduled tokens, then sample the rows that have reached their last known token."""
         with self._timer:
             flat = FlatBatch.build(batch, self._requests, self.kv_cache.block_size, self.device)
-            hidden = self._forward(flat)
+            hidden = self.forward(flat)
             if not len(flat.logits_rows):
                 return StepResult([])
             logits = self.model.compute_logits(hidden[flat.logits_rows])
@@ -111,9 +112,10 @@ class ModelRunner:
                 request.append(token_id)
         return result
 
-    def _forward(self, flat: FlatBatch) -> Tensor:
-        if self._fused is not None and len(flat.input_ids) <= SMALL:
-            return self._fused(flat)
+    def forward(self, flat: FlatBatch) -> Tensor:
+        """The normed hidden states [num_tokens, hidden_size] of a flattened batch."""
+        if self.fused is not None and len(flat.input_ids) <= SMALL:
+            return self.fused(flat)
         hidden: Tensor = self.model(flat.input_ids, flat.positions, self.attention.prepare(flat))
         return hidden
 

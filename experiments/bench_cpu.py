@@ -1,0 +1,130 @@
+"""The CPU engine's two choices, measured: how a matrix product is computed, and who computes a step.
+
+    python -m experiments.bench_cpu models/smollm2-135m [--rows 1,4,8,16,64]
+
+All ways of one size are timed in turn, again and again, and the fastest time of each is shown: what else the machine
+does slows all of them alike. Run it on an idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tinyllm.engine.sampling_params import SamplingParams
+from tinyllm.models.base import DecoderModel
+from tinyllm.models.loader import load_model
+from tinyllm.models.matmul import multiply, transposed_product
+from tinyllm.models.small_matmul import small_matmul, use_threads
+from tinyllm.policy.batch import ScheduledBatch
+from tinyllm.policy.request import Request
+from tinyllm.runner.batch import FlatBatch
+from tinyllm.runner.model_runner import ModelRunner
+
+Work = Callable[[], object]
+
+BLOCK_SIZE = 16
+REPEATS = 7
+
+
+def fastest(ways: Mapping[str, Work]) -> dict[str, float]:
+    """The shortest of `REPEATS` times of each way, in seconds; the ways take turns."""
+    for work in ways.values():
+        work()
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(REPEATS):
+        for name, work in ways.items():
+            start = time.perf_counter()
+            work()
+            times[name].append(time.perf_counter() - start)
+    return {name: min(measured) for name, measured in times.items()}
+
+
+def compare_products(weights: list[Tensor], rows: int) -> dict[str, float]:
+    """Each way through all these matrices in turn, so that none of them stays in a cache: GFLOP/s."""
+    x = torch.randn(rows, weights[0].shape[1])
+    out = np.empty((rows, len(weights[0])), np.float32)
+
+    def each(product: Callable[[Tensor], object]) -> Work:
+        return lambda: [product(weight) for weight in weights]
+
+    seconds = fastest(
+        {
+            "F.linear": each(lambda weight: functional.linear(x, weight)),
+            "transposed": each(lambda weight: transposed_product(x, weight)),
+            "small": each(lambda weight: small_matmul(x.numpy(), weight.numpy(), out)),
+            "chosen": each(lambda weight: multiply(x, weight, None)),
+        }
+    )
+    flops = 2 * rows * sum(weight.numel() for weight in weights)
+    return {way: flops / taken / 1e9 for way, taken in seconds.items()}
+
+
+def compare_steps(model: DecoderModel, rows: int, context: int) -> dict[str, float]:
+    """A step of `rows` requests that decode, each on `context` tokens, head included: ms."""
+    num_blocks = -(-(context + 1) // BLOCK_SIZE)
+    runner = ModelRunner(model, rows * num_blocks, BLOCK_SIZE)
+    generator = np.random.default_rng(0)
+    requests = []
+    for number in range(rows):
+        request = Request(str(number), context + 1, 8)
+        request.block_ids = list(range(number * num_blocks, (number + 1) * num_blocks))
+        ids = generator.integers(0, model.config.vocab_size, context + 1).tolist()
+        runner.add(request.request_id, ids, SamplingParams(temperature=0))
+        requests.append(request)
+
+    def step(tokens: int) -> FlatBatch:
+        batch = ScheduledBatch()
+        batch.requests, batch.num_scheduled_tokens = requests, [tokens] * rows
+        return FlatBatch.build(batch, runner._requests, BLOCK_SIZE, runner.device)
+
+    with torch.inference_mode():
+        runner.forward(step(context))
+        for request in requests:
+            request.num_computed_tokens = context
+        flat = step(1)
+        fused, runner.fused = runner.fused, None
+        ways: dict[str, Work] = {"model": lambda: model.compute_logits(runner.forward(flat))}
+        if fused is not None:
+            ways["fused"] = lambda: model.compute_logits(fused(flat))
+        return {way: 1e3 * taken for way, taken in fastest(ways).items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--rows", default="1,2,4,8,12,16,24,32,64,128,512")
+    parser.add_argument("--context", type=int, default=200)
+    options = parser.parse_args()
+    model = load_model(options.model)
+    use_threads(torch.get_num_threads())
+    all_rows = [int(text) for text in options.rows.split(",")]
+    by_shape: dict[tuple[int, ...], list[Tensor]] = {}
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            by_shape.setdefault(tuple(parameter.shape), []).append(parameter.detach())
+    for (n, k), weights in by_shape.items():
+        print(f"\n{k} → {n}, GFLOP/s, {torch.get_num_threads()} threads")
+        for rows in all_rows:
+            print(f"{rows:5}", _line(compare_products(weights, rows), "{:.0f}"))
+    print(f"\na step of so many decoding requests, {options.context} tokens each, ms")
+    for rows in all_rows:
+        if rows * options.context <= 30_000:
+            print(f"{rows:5}", _line(compare_steps(model, rows, options.context), "{:.1f}"))
+
+
+def _line(figures: Mapping[str, float], form: str) -> str:
+    return "   ".join(f"{way} {form.format(figure)}" for way, figure in figures.items())
+
+
+if __name__ == "__main__":
+    main()
