@@ -162,22 +162,27 @@ def _between_steps(
     # Turns of closed sessions did not come when the trace says.
     arrivals = dict(zip(run.requests["request_id"], run.requests["arrival"], strict=True))
     records = {r.request_id: moved(r, _ns(arrivals[r.request_id])) for r in workload}
+    submitted = dict(zip(run.requests["request_id"], run.requests["submitted"], strict=True))
     events = run.events[run.events["event"].isin(["queued", "rejected", "aborted"])]
     # A request that was queued and then rejected is dropped by the scheduler itself.
     dropped = events["request_id"].duplicated() & (events["event"] == "rejected")
     begins = dict(enumerate(step.start_ns for step in steps))
+    attempts = begins.copy()
     between: dict[int, list[Submission | EmptyStep]] = defaultdict(list)
-    # Backwards: what is queued is taken up when the engine tries to begin the next step.
+    # Backwards: what is queued is taken up by the time of what comes next, the beginning of a step if nothing else.
     for is_dropped, row in zip(reversed(dropped.tolist()), reversed(events.to_dict("records")), strict=True):
         number, time_ns = int(row["step"]), _ns(row["time"])
-        if not is_dropped:
-            # What is refused leaves an idle engine idle, so it was taken up at once.
-            taken_up_ns = time_ns if row["event"] == "rejected" else begins.get(number, 0)
-            aborted = row["event"] == "aborted"
-            between[number].append(Submission(records[row["request_id"]], time_ns, aborted, taken_up_ns))
-        elif time_ns != begins.get(number):
-            between[number].append(EmptyStep(time_ns))
+        if is_dropped:
+            if time_ns != attempts.get(number):
+                between[number].append(EmptyStep(time_ns))
+            attempts[number] = begins[number] = time_ns
+            continue
+        attempts.pop(number, None)  # a drop before this was no part of that attempt
+        if row["event"] != "queued":
             begins[number] = time_ns
+        record, aborted = records[row["request_id"]], row["event"] == "aborted"
+        submitted_ns = _ns(submitted[record.request_id])
+        between[number].append(Submission(record, submitted_ns, aborted, begins.get(number, 0)))
     return {number: happened[::-1] for number, happened in between.items()}
 
 

@@ -51,8 +51,8 @@ class Submission:
     """A request handed over, or (`aborted`) taken back, before a step.
 
     Attributes:
-        submitted_ns: when its client did that.
-        taken_up_ns: when the engine took it up, or any time before the work after the last step was done.
+        submitted_ns: when its client sent it.
+        taken_up_ns: when the engine took that up, or any time before the work after the last step was done.
     """
 
     record: ArrivalRecord
@@ -171,10 +171,11 @@ class RecordedSimulation:
                 yield from self._wait_until(event.start_ns)
                 self._core.begin_step(self._env.now)
                 self._ended(self._core.dropped, self._env.now)
-            elif event.aborted:
-                self._abort(event.record.request_id, event.submitted_ns)
+                continue
+            yield from self._wait_until(event.taken_up_ns)
+            if event.aborted:
+                self._abort(event.record.request_id)
             else:
-                yield from self._wait_until(event.taken_up_ns)
                 self._add(event.record, event.submitted_ns)
 
     def _wait_until(self, time_ns: int) -> Generator[simpy.Event, Any, None]:
@@ -188,12 +189,11 @@ class RecordedSimulation:
             request.block_hashes += self._prompt_hashes(record, submitted_ns)
         self._core.add_request(record, request, now, submitted=submitted_ns)
 
-    def _abort(self, request_id: str, now: int) -> None:
+    def _abort(self, request_id: str) -> None:
         request = self._core.scheduler.get(request_id)
         if request is not None:
-            # An idle engine was left by it at that moment, not when its next step began.
-            self._core.abort(request_id, now)
-            self._ended([request], now)
+            self._core.abort(request_id, self._env.now)
+            self._ended([request], self._env.now)
 
     def _ended(self, requests: Sequence[Request], end_ns: int) -> None:
         if self._on_end is not None:

@@ -102,9 +102,11 @@ def test_dropped_requests_are_rejected_with_the_reason_and_had_waited(make_optio
         # The second waits for the one seat until 12 ms, its deadline was at 11; nobody else is there.
         ({"early_rejection": "expired", "max_num_seqs": 1}, [(0.0, 4, 6), (0.001, 4, 1)], 0.012),
         ({"early_rejection": "predicted", "step_estimate": "0:0.001"}, [(0.0, 4, 2), (0.05, 30, 1)], 0.05),
+        # Submitted in mid-step, taken up and refused after it.
+        ({"early_rejection": "predicted", "step_estimate": "0:0.001"}, [(0.0, 4, 2), (0.001, 30, 1)], 0.002),
     ],
 )
-def test_what_an_idle_engine_turns_away_is_re_simulated_at_its_time(
+def test_what_is_turned_away_is_re_simulated_at_its_time(
     tmp_path: Path, rule: dict[str, Any], prompts: list[tuple[float, int, int]], refused_at: float
 ) -> None:
     rows = [
@@ -123,6 +125,7 @@ def test_what_an_idle_engine_turns_away_is_re_simulated_at_its_time(
     run = read_run(replay(options).directory)
     assert list(run.requests.sort_values("request_id")["finish_reason"]) == ["length", "rejected", "length"]
     assert list(run.events[run.events["event"] == "rejected"]["time"]) == [refused_at]
+    assert set(run.requests["submitted"]) == {0.0, prompts[1][0], 0.2}
     assert resimulate(run.path, tmp_path / "again") == []
 
 

@@ -38,8 +38,10 @@ class Diary(NullRecorder):
     def queued(self, record: ArrivalRecord, request: Request, now: int) -> None:
         self.entries.append((now, "queued", request.request_id))
 
-    def rejected(self, record: ArrivalRecord, now: int, reason: str) -> None:
-        self.entries.append((now, "rejected", record.request_id))
+    def rejected(
+        self, record: ArrivalRecord, submitted: int, reason: str, taken_up: int | None = None
+    ) -> None:
+        self.entries.append((submitted, "rejected", record.request_id))
 
     def stepped(self, batch: ScheduledBatch, finished: list[Request], times: StepTimes, *errors: Any) -> None:
         self.times.append(times)

@@ -43,9 +43,11 @@ class Notes(NullRecorder):
         self.arrival[record.request_id] = record.arrival_ns
         assert now == record.arrival_ns == request.arrival
 
-    def rejected(self, record: ArrivalRecord, now: int, reason: str) -> None:
+    def rejected(
+        self, record: ArrivalRecord, submitted: int, reason: str, taken_up: int | None = None
+    ) -> None:
         self.arrival[record.request_id] = record.arrival_ns
-        self.end[record.request_id] = (now, "rejected")
+        self.end[record.request_id] = (submitted, "rejected")
 
     def aborted(self, request: Request, now: int) -> None:
         self.end[request.request_id] = (now, "abort")

@@ -60,7 +60,7 @@ class EngineCore:
         if reason is None:
             self.recorder.queued(record, request, submitted)
         else:
-            self.recorder.rejected(record, submitted, reason)
+            self.recorder.rejected(record, submitted, reason, now)
         return reason
 
     def abort(self, request_id: str, now: int, reason: FinishReason = FinishReason.ABORT) -> bool:

@@ -180,7 +180,8 @@ class RealEngine:
             try:
                 self._admit(request, prompt_token_ids, params)
             except InputError as error:
-                self.core.recorder.rejected(record, now if submitted is None else submitted, str(error))
+                handed_over = now if submitted is None else submitted
+                self.core.recorder.rejected(record, handed_over, str(error), now)
                 return str(error)
         return self.core.add_request(record, request, now, submitted)
 

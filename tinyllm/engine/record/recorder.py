@@ -30,8 +30,10 @@ class Recorder(Protocol):
     def queued(self, record: ArrivalRecord, request: Request, now: int) -> None:
         """A request was accepted."""
 
-    def rejected(self, record: ArrivalRecord, now: int, reason: str) -> None:
-        """A request was refused."""
+    def rejected(
+        self, record: ArrivalRecord, submitted: int, reason: str, taken_up: int | None = None
+    ) -> None:
+        """A request was refused, when the engine took it up; None: at once."""
 
     def aborted(self, request: Request, now: int) -> None:
         """A request was ended from outside, between steps."""
@@ -59,7 +61,9 @@ class NullRecorder:
     """Records nothing: for the engine without a log."""
 
     def queued(self, record: ArrivalRecord, request: Request, now: int) -> None: ...
-    def rejected(self, record: ArrivalRecord, now: int, reason: str) -> None: ...
+    def rejected(
+        self, record: ArrivalRecord, submitted: int, reason: str, taken_up: int | None = None
+    ) -> None: ...
     def aborted(self, request: Request, now: int) -> None: ...
     def dropped(self, request: Request, now: int) -> None: ...
     def stepped(
@@ -130,8 +134,11 @@ class LogRecorder:
         self._tracks[request.request_id] = _Track(record, request, now, self._step)
         self._event(now, request.request_id, "queued")
 
-    def rejected(self, record: ArrivalRecord, now: int, reason: str) -> None:
-        track = _Track(record, request_from(record), now, self._step)
+    def rejected(
+        self, record: ArrivalRecord, submitted: int, reason: str, taken_up: int | None = None
+    ) -> None:
+        now = submitted if taken_up is None else taken_up
+        track = _Track(record, request_from(record), submitted, self._step)
         self._event(now, record.request_id, "rejected", detail=reason)
         self._write_request(track, now, FinishReason.REJECTED, reason)
 
