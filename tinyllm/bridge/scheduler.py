@@ -55,7 +55,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]  # a type of vLLM's
         self._allocate_slots = self.kv_cache_manager.allocate_slots
         self.kv_cache_manager.allocate_slots = self._allocate_and_follow
         self._run_log = None if settings.log is None else RunLog(settings.log, settings, self._full_config())
-        self.attach(policy, None if self._run_log is None else self._run_log.writer)
+        self.attach(policy, self._run_log)
 
     def attach(self, policy: SchedulingPolicy, log: LogWriter | None = None) -> None:
         """Begin anew under a policy, with a clock that starts now; only while no request is unfinished."""
@@ -126,15 +126,14 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]  # a type of vLLM's
         self._aborted += [self._outputs.view(request) for request in finished if self._outputs.knows(request)]
         if self._batch is None:
             self._abort_views()
+            if request_ids is None:
+                # The engine shuts down: its front end may kill it before it comes to `shutdown`.
+                self._complete_log()
         return finished
 
     def shutdown(self) -> None:
         """Complete the log, if there is one, and end."""
-        if self._run_log is not None:
-            hashes = self.all_block_hashes()
-            self.core.recorder.close(self.clock())
-            self._run_log.close(self.core.num_steps, hashes)
-            self._run_log = None
+        self._complete_log()
         super().shutdown()
 
     # ── what vLLM's schedule calls ───────────────────────────────────────────────────────────────────
@@ -207,6 +206,12 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]  # a type of vLLM's
             view = request_from(record)
             self._outputs.add(view, request)
             self.core.add_request(record, view, self._now, submitted)
+
+    def _complete_log(self) -> None:
+        if self._run_log is not None:
+            hashes = self.all_block_hashes()
+            self.core.recorder.close(self.clock())
+            self._run_log.close(self.core.num_steps, hashes)
 
     def _full_config(self) -> SchedulerConfig:
         """What vLLM does, its prefix cache included: what a re-simulation needs."""
