@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from functools import partial
@@ -97,6 +98,15 @@ def test_a_policy_that_raises_is_a_fault_and_not_a_traceback() -> None:
 
     report = conform(Mixed, max_examples=15)
     assert any("raised TypeError" in fault.what for fault in report.faults)
+
+
+def test_a_fault_says_where_a_policy_raised() -> None:
+    class Forgetful(SchedulingPolicy):
+        def key(self, view: Request, now: int) -> tuple[int]:
+            raise KeyError(view.request_id)
+
+    fault = conform(Forgetful, max_examples=1).faults[0]
+    assert re.fullmatch(r"raised KeyError\('r\d'\) \(test_conformance\.py, line \d+\)", fault.what)
 
 
 def test_a_policy_that_writes_to_its_views_is_found() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
+from traceback import extract_tb
 
 from tinyllm.conformance.checks import CHECKS, Check, MakePolicy, draw
 from tinyllm.conformance.measures import Measures
@@ -81,7 +83,10 @@ class _Search:
         except AssertionError as error:
             fault = Fault(self._check, str(error), world)
         except Exception as error:
-            fault = Fault(self._check, f"raised {error!r}", world)
+            where = extract_tb(error.__traceback__)[-1]
+            fault = Fault(
+                self._check, f"raised {error!r} ({Path(where.filename).name}, line {where.lineno})", world
+            )
         else:
             if isinstance(result, Stepper) and self.smallest is None:
                 self._report.measures.add(result)

@@ -54,7 +54,7 @@ class EarlyRejection:
 
     def _first_token_ns(self, estimate: StepEstimate, request: Request, others: Iterable[Request]) -> int:
         """Steps that prefill all that is to be prefilled, this prompt last, at full budget beside the requests
-        that decode now. It knows nothing of seats and blocks: a lower bound, where the estimate is right."""
+        that decode now. It knows nothing of seats and blocks, of prefix hits and of the policy's order."""
         backlog, num_seqs, context_tokens = request.num_prompt_tokens, 1, 0
         for other in others:
             if other.is_decoding:
