@@ -113,6 +113,24 @@ def test_decoding_requests_take_their_share_of_the_expected_steps(engine) -> Non
     assert stepper.add("c", 20, 1, ttft_deadline=due) is None
 
 
+def test_who_is_about_to_be_dropped_makes_nobody_late(engine) -> None:
+    stepper = engine(
+        "fcfs",
+        early_rejection="predicted",
+        step_estimate="0.010:0.001",
+        max_num_batched_tokens=20,
+        max_num_seqs=1,
+    )
+    stepper.add("a", 10, 9)
+    stepper.step()
+    assert stepper.add("b", 20, 1, ttft_deadline=stepper.now + 42 * MS) is None
+    assert stepper.add("c", 20, 1, ttft_deadline=stepper.now + 43 * MS) is not None
+    stepper.now += 43 * MS
+    assert stepper.add("d", 20, 1, ttft_deadline=stepper.now + 42 * MS) is None
+    stepper.step()
+    assert stepper.requests["b"].finish_reason is FinishReason.REJECTED
+
+
 def test_a_full_queue_refuses_and_goes_on_when_one_has_left_it(engine) -> None:
     stepper = engine("fcfs", max_queued_requests=2, max_num_seqs=1)
     assert [stepper.add(name, 2, 1) for name in "ab"] == [None, None]

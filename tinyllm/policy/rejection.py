@@ -31,7 +31,8 @@ class EarlyRejection:
         deadline = request.ttft_deadline
         if self._estimate is None or deadline is None:
             return None
-        expected = now + self._first_token_ns(self._estimate, request, unfinished)
+        served = (other for other in unfinished if not _is_expired(other, now))
+        expected = now + self._first_token_ns(self._estimate, request, served)
         if expected <= deadline:
             return None
         late = (expected - deadline) / 1e9
@@ -47,8 +48,7 @@ class EarlyRejection:
         late = []
         while self._due and self._due[0][0] < now:
             request = heappop(self._due)[2]
-            waits = request.state in (RequestState.WAITING, RequestState.PREEMPTED)
-            if waits and request.num_output_tokens == 0:
+            if _is_expired(request, now):
                 late.append(request)
         return late
 
@@ -67,3 +67,10 @@ class EarlyRejection:
         full_ns = estimate.step_ns(self._budget, num_seqs, context_tokens)
         last_ns = estimate.step_ns(rest + num_seqs - 1, num_seqs, context_tokens) if rest else 0
         return full_steps * full_ns + last_ns
+
+
+def _is_expired(request: Request, now: int) -> bool:
+    """Whether a request waits without a token past its deadline: it is about to be dropped."""
+    waits = request.state in (RequestState.WAITING, RequestState.PREEMPTED)
+    late = request.ttft_deadline is not None and request.ttft_deadline < now
+    return waits and late and request.num_output_tokens == 0
