@@ -93,7 +93,7 @@ class Lockstep:
         # Both break ties by arrival: let that be the order of submission.
         record = {"arrival_ns": self._ours.now}
         for name, value in fields.items():
-            if name not in ("max_tokens", "block_hashes"):
+            if name not in ("max_tokens", "block_hashes") and value is not None:
                 record[f"{name}_ns" if name.endswith("_deadline") else name] = value
         self._theirs.add(
             arrival.name,

@@ -201,6 +201,8 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]  # a type of vLLM's
             arrival_ns = round((request.arrival_time - self._start_s) * 1e9)
             record, submitted = record_from(request, self._num_added, arrival_ns)
             self._num_added += 1
+            if self.following.get(record.request_id) is not None:
+                record = replace(record, request_id=request.request_id)
             if self._run_log is not None:
                 self._run_log.arrived(record)
             view = request_from(record)
