@@ -137,3 +137,16 @@ def test_a_full_queue_refuses_and_goes_on_when_one_has_left_it(engine) -> None:
     assert stepper.add("c", 2, 1) == "2 requests wait already, max_queued_requests is reached"
     stepper.step()
     assert stepper.add("d", 2, 1) is None
+
+
+def test_who_is_about_to_be_dropped_fills_no_queue(engine) -> None:
+    stepper = engine("fcfs", early_rejection="expired", max_queued_requests=1, max_num_seqs=1)
+    stepper.add("a", 2, 5)
+    stepper.step()
+    assert stepper.add("b", 2, 1, ttft_deadline=stepper.now) is None
+    assert stepper.add("c", 2, 1) is not None
+    stepper.now += 1
+    assert stepper.add("d", 2, 1) is None
+    stepper.run()
+    assert stepper.requests["b"].finish_reason is FinishReason.REJECTED
+    assert stepper.requests["d"].finish_reason is FinishReason.LENGTH

@@ -52,6 +52,10 @@ class EarlyRejection:
                 late.append(request)
         return late
 
+    def num_expired(self, now: int) -> int:
+        """How many requests `expired` would tell."""
+        return sum(due < now and _is_expired(request, now) for due, _, request in self._due)
+
     def _first_token_ns(self, estimate: StepEstimate, request: Request, others: Iterable[Request]) -> int:
         """Steps that prefill all that is to be prefilled, this prompt last, at full budget beside the requests
         that decode now. It knows nothing of seats and blocks, of prefix hits and of the policy's order."""

@@ -73,11 +73,15 @@ class Scheduler(SchedulerMoves):
             return f"a request with the id {request.request_id!r} is not finished yet"
         reason = refusal(self.config, request)
         most_queued = self.config.max_queued_requests
-        if reason is None and most_queued is not None and len(self.waiting) >= most_queued:
+        if reason is None and most_queued is not None and self._num_queued(now) >= most_queued:
             reason = f"{most_queued} requests wait already, max_queued_requests is reached"
         if reason is None and self._rejection is not None:
             reason = self._rejection.refusal(request, self._requests.values(), now)
         return reason
+
+    def _num_queued(self, now: int) -> int:
+        """Requests that wait, and are not about to be dropped."""
+        return len(self.waiting) - (self._rejection.num_expired(now) if self._rejection else 0)
 
     def add_request(self, request: Request, now: int) -> str | None:
         """Let a request wait.
