@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinyllm.models.matmul import SMALL, multiply
+from tinyllm.models.matmul import MEDIUM, SMALL, multiply
 from tinyllm.models.small_matmul import add_small_matmul, small_matmul
 
-ROWS = st.integers(0, 2 * SMALL)
+ROWS = st.one_of(st.integers(0, 2 * SMALL), st.integers(MEDIUM - 2, MEDIUM + 2))
 SIZES = st.integers(1, 40)
 
 

@@ -19,7 +19,7 @@ SMALL: Final = 16
 MEDIUM: Final = 192
 """Rows up to which the library is faster with the weights on the left, where its long side should be."""
 
-_ALIGNED: Final = 16
+ALIGNED: Final = 16
 """A row of the product begins at a multiple of so many numbers, a cache line: odd lengths halve its speed."""
 
 
@@ -43,6 +43,6 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def transposed_product(x: Tensor, weight: Tensor) -> Tensor:
     """`x @ weight.T` as the transposed view of `weight @ x.T`."""
-    width = -(-len(x) // _ALIGNED) * _ALIGNED
+    width = -(-len(x) // ALIGNED) * ALIGNED
     product = torch.empty(len(weight), width)[:, : len(x)]
     return torch.mm(weight, x.t(), out=product).t()

@@ -12,7 +12,6 @@ from tinyllm.engine.runner import StepResult
 from tinyllm.engine.sampling_params import SamplingParams
 from tinyllm.errors import InputError
 from tinyllm.models.base import DecoderModel
-from tinyllm.models.matmul import SMALL
 from tinyllm.policy.batch import ScheduledBatch
 from tinyllm.runner.attention import get_backend
 from tinyllm.runner.batch import FlatBatch
@@ -41,7 +40,7 @@ class ModelRunner:
 
     Attributes:
         last_execute_ns: how long the device worked on the last step, sampling included.
-        fused: the compiled decoder that takes over steps of a few tokens, or None.
+        fused: the compiled decoder that takes over steps of few tokens, or None.
 
     Raises:
         InputError: the backend is unknown, or the KV cache does not fit.
@@ -114,7 +113,7 @@ class ModelRunner:
 
     def forward(self, flat: FlatBatch) -> Tensor:
         """The normed hidden states [num_tokens, hidden_size] of a flattened batch."""
-        if self.fused is not None and len(flat.input_ids) <= SMALL:
+        if self.fused is not None and self.fused.takes(flat):
             return self.fused(flat)
         hidden: Tensor = self.model(flat.input_ids, flat.positions, self.attention.prepare(flat))
         return hidden
