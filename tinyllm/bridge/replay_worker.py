@@ -97,7 +97,7 @@ class Replay:
             return
         reason = refusal(self._job.config, request_from(record))
         if reason is not None:
-            self._scheduler.core.recorder.rejected(record, handed_ns, reason)
+            self._scheduler.core.recorder.rejected(record, handed_ns, reason, self._scheduler.clock())
             self._ended(name, handed_ns, submitter)
             return
         given = {key: value for key, value in asdict(record).items() if value is not None}
