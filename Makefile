@@ -42,7 +42,7 @@ demo: $(READY)  ## replay a generated trace under four schedulers and write a re
 	@$(PY) -m experiments.demo
 
 test: lint  ## the linters, then all tests
-	$(PY) -m pytest --numprocesses auto --dist loadfile
+	$(PY) -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)  ## style, types and import contracts
 	$(PY) -m ruff check .

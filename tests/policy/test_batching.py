@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tinyllm.policy import Request, SchedulingPolicy
+
 Rows = list[tuple[str, int]]
 
 
@@ -106,3 +108,24 @@ def test_under_memory_pressure_every_mode_ends_all_requests(engine, batching: st
     assert [stepper.requests[name].num_output_tokens for name, _, _ in requests] == [
         o for _, _, o in requests
     ]
+
+
+def test_nobody_is_displaced_for_a_prompt_that_may_not_be_begun(engine) -> None:
+    """Both residents are held, the first with an unfinished prompt. The other's seat alone is of no use to `c`."""
+
+    class Holds(SchedulingPolicy):
+        preemptive = True
+
+        def key(self, view: Request, now: int) -> tuple[int] | None:
+            return None if view.request_id != "c" and 2_000_000 <= now < 4_000_000 else (view.priority,)
+
+    limits = {"max_num_seqs": 2, "max_num_batched_tokens": 4, "max_num_partial_prefills": 1}
+    stepper = engine(Holds(), block_size=4, num_gpu_blocks=100, **limits)
+    stepper.add("unfinished", 9, 1, priority=1)
+    stepper.add("decoding", 2, 9, priority=0)
+    assert stepper.step().rows == [("decoding", 2), ("unfinished", 2)]
+    assert stepper.step().rows == [("decoding", 1), ("unfinished", 3)]
+    stepper.add("c", 9, 1, priority=0)
+    step = stepper.step()
+    assert (step.rows, step.preempted) == ([("c", 4)], ["decoding", "unfinished"])
+    stepper.run()

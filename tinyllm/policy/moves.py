@@ -4,7 +4,7 @@ all of them work on the same lists and counters."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from tinyllm.policy.admission import slots_at_admission, slots_that_must_fit
@@ -87,9 +87,9 @@ class SchedulerMoves:
     def _preempt_for_waiting(self, batch: ScheduledBatch, now: int) -> None:
         """Let the best waiting request displace running ones with strictly larger keys, the largest first.
 
-        It displaces as few as give it a seat and its blocks, and none where even all of them would not: such
-        a victim would lose its work and help nobody. Whether the step's budget then reaches as far as the
-        waiting request is for moves 2 and 3 to find.
+        It displaces as few as give it a seat and its blocks, and none where even all of them would not, or
+        where too many prompts are unfinished: such a victim would lose its work and help nobody. Whether the
+        step's budget then reaches as far as the waiting request is for moves 2 and 3 to find.
         """
         best = self.waiting.best(now)
         if best is None or not self.running:
@@ -114,12 +114,16 @@ class SchedulerMoves:
                     lost[block_id] += 1
                     freed += lost[block_id] == self.kv.pool.num_owners(block_id) and block_id not in protected
             left = len(self.running) - num_victims
-            if left < self.config.max_num_seqs and self.kv.can_admit(
-                cached, num_slots, waive_watermark=left == 0, extra=freed
-            ):
+            has_seat = left < self.config.max_num_seqs and self._may_begin_prompt(self.running[:left])
+            if has_seat and self.kv.can_admit(cached, num_slots, waive_watermark=left == 0, extra=freed):
                 for _ in range(num_victims):
                     self.preempt_last(batch, now)
                 return
+
+    def _may_begin_prompt(self, residents: Sequence[Request]) -> bool:
+        """Whether a prompt may be begun beside these residents that might not end with the step."""
+        most_partial = self.config.max_num_partial_prefills
+        return most_partial is None or sum(not r.is_decoding for r in residents) < most_partial
 
     def _most_prefill_tokens(self, now: int) -> int:
         """Prompt tokens of the step that begins now, at most."""
