@@ -189,7 +189,6 @@ def test_a_backend_whose_package_is_missing_is_one_line(monkeypatch: pytest.Monk
 )
 @pytest.mark.timeout(3600)
 def test_a_real_checkpoint_agrees_on_32_prompts_of_up_to_2000_tokens() -> None:
-    torch.set_num_threads(os.cpu_count() or 1)
     agreement = compare(MODEL, "transformers", max_tokens=16)
     print(agreement.differences)
     assert max(agreement.prompt_lengths) == 2000
