@@ -4,7 +4,7 @@ all of them work on the same lists and counters."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 
 from tinyllm.policy.admission import slots_at_admission, slots_that_must_fit
@@ -114,16 +114,18 @@ class SchedulerMoves:
                     lost[block_id] += 1
                     freed += lost[block_id] == self.kv.pool.num_owners(block_id) and block_id not in protected
             left = len(self.running) - num_victims
-            has_seat = left < self.config.max_num_seqs and self._may_begin_prompt(self.running[:left])
+            has_seat = left < self.config.max_num_seqs and self._may_begin_prompt(left)
             if has_seat and self.kv.can_admit(cached, num_slots, waive_watermark=left == 0, extra=freed):
                 for _ in range(num_victims):
                     self.preempt_last(batch, now)
                 return
 
-    def _may_begin_prompt(self, residents: Sequence[Request]) -> bool:
-        """Whether a prompt may be begun beside these residents that might not end with the step."""
+    def _may_begin_prompt(self, num_residents: int) -> bool:
+        """Whether a prompt may be begun, that might not end with the step, beside the first so many residents."""
         most_partial = self.config.max_num_partial_prefills
-        return most_partial is None or sum(not r.is_decoding for r in residents) < most_partial
+        if most_partial is None:
+            return True
+        return sum(not r.is_decoding for r in islice(self.running, num_residents)) < most_partial
 
     def _most_prefill_tokens(self, now: int) -> int:
         """Prompt tokens of the step that begins now, at most."""
