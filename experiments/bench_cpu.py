@@ -21,8 +21,8 @@ from torch.nn import functional
 from tinyllm.engine.sampling_params import SamplingParams
 from tinyllm.models.base import DecoderModel
 from tinyllm.models.loader import load_model
-from tinyllm.models.matmul import multiply, transposed_product
-from tinyllm.models.small_matmul import small_matmul, use_threads
+from tinyllm.models.matmul import multiply
+from tinyllm.models.panels import pack, use_threads
 from tinyllm.policy.batch import ScheduledBatch
 from tinyllm.policy.request import Request
 from tinyllm.runner.batch import FlatBatch
@@ -47,23 +47,29 @@ def fastest(ways: Mapping[str, Work]) -> dict[str, float]:
     return {name: min(measured) for name, measured in times.items()}
 
 
-def compare_products(weights: list[Tensor], rows: int) -> dict[str, float]:
-    """Each way through all these matrices in turn, so that none of them stays in a cache: GFLOP/s."""
-    x = torch.randn(rows, weights[0].shape[1])
-    out = np.empty((rows, len(weights[0])), np.float32)
+def compare_products(sizes: tuple[int, int], number: int, rows: int) -> dict[str, float]:
+    """Each way through so many matrices [n, k] in turn, so that none of them stays in a cache: GFLOP/s."""
+    n, k = sizes
+    x = torch.randn(rows, k)
+    weights = [torch.randn(n, k) for _ in range(number)]
+    panels = [pack(weight) for weight in weights]
+    onednn = [torch.ops.mkldnn._reorder_linear_weight(weight, rows) for weight in weights]
 
-    def each(product: Callable[[Tensor], object]) -> Work:
-        return lambda: [product(weight) for weight in weights]
+    def each(product: Callable[[Tensor], object], matrices: list[Tensor]) -> Work:
+        return lambda: [product(matrix) for matrix in matrices]
+
+    def pointwise(weight: Tensor) -> object:
+        return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
 
     seconds = fastest(
         {
-            "F.linear": each(lambda weight: functional.linear(x, weight)),
-            "transposed": each(lambda weight: transposed_product(x, weight)),
-            "small": each(lambda weight: small_matmul(x.numpy(), weight.numpy(), out)),
-            "chosen": each(lambda weight: multiply(x, weight, None)),
+            "F.linear": each(lambda weight: functional.linear(x, weight), weights),
+            "mm(W, xT)": each(lambda weight: torch.mm(weight, x.t()), weights),
+            "oneDNN packed": each(pointwise, onednn),
+            "panels": each(lambda weight: multiply(x, weight, None, n), panels),
         }
     )
-    flops = 2 * rows * sum(weight.numel() for weight in weights)
+    flops = 2 * rows * number * n * k
     return {way: flops / taken / 1e9 for way, taken in seconds.items()}
 
 
@@ -108,14 +114,20 @@ def main() -> None:
     model = load_model(options.model)
     use_threads(torch.get_num_threads())
     all_rows = [int(text) for text in options.rows.split(",")]
-    by_shape: dict[tuple[int, ...], list[Tensor]] = {}
-    for parameter in model.parameters():
-        if parameter.dim() == 2:
-            by_shape.setdefault(tuple(parameter.shape), []).append(parameter.detach())
-    for (n, k), weights in by_shape.items():
-        print(f"\n{k} → {n}, GFLOP/s, {torch.get_num_threads()} threads")
+    config = model.config
+    heads = config.num_heads + 2 * config.num_kv_heads
+    shapes = {
+        "qkv": (heads * config.head_dim, config.hidden_size),
+        "o": (config.hidden_size, config.num_heads * config.head_dim),
+        "gate and up": (2 * config.intermediate_size, config.hidden_size),
+        "down": (config.hidden_size, config.intermediate_size),
+        "head": (config.vocab_size, config.hidden_size),
+    }
+    for name, (n, k) in shapes.items():
+        print(f"\n{name}: {k} → {n}, GFLOP/s, {torch.get_num_threads()} threads")
         for rows in all_rows:
-            print(f"{rows:5}", _line(compare_products(weights, rows), "{:.0f}"))
+            number = 1 if name == "head" else config.num_layers
+            print(f"{rows:5}", _line(compare_products((n, k), number, rows), "{:.0f}"))
     print(f"\na step of so many decoding requests, {options.context} tokens each, ms")
     for rows in all_rows:
         if rows * options.context <= 30_000:

@@ -1,62 +1,125 @@
-"""The product of every size equals torch's, whichever way it goes."""
+"""The product of every size equals torch's, plain or packed."""
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import njit
 
-from tinyllm.models.matmul import MEDIUM, SMALL, multiply
-from tinyllm.models.small_matmul import add_small_matmul, small_matmul
+from tinyllm.models.matmul import multiply, packed, rows_of
+from tinyllm.models.panels import gated_panel_matmul, panel_matmul
+from tinyllm.models.tile import PANEL, exponential
 
-ROWS = st.one_of(st.integers(0, 2 * SMALL), st.integers(MEDIUM - 2, MEDIUM + 2))
-SIZES = st.integers(1, 40)
+ROWS = st.one_of(st.integers(0, 30), st.integers(90, 130))
+SIZES = st.integers(1, 70)
+SEEDS = st.integers(0, 99)
 
 
 def draw(seed: int, *shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+def in_panels(weight: torch.Tensor) -> torch.Tensor:
+    panels = packed(weight)
+    assert panels is not None
+    return panels
+
+
 @settings(deadline=None)
-@given(ROWS, SIZES, SIZES, st.booleans(), st.integers(0, 99))
+@given(ROWS, SIZES, SIZES, st.booleans(), SEEDS)
 def test_it_is_the_linear_map_for_any_number_of_rows(
     rows: int, k: int, n: int, biased: bool, seed: int
 ) -> None:
     x, weight = draw(seed, rows, k), draw(seed + 1, n, k)
     bias = draw(seed + 2, n) if biased else None
-    product = multiply(x, weight, bias)
-    assert product.shape == (rows, n)
-    assert torch.allclose(product, torch.nn.functional.linear(x, weight, bias), atol=1e-4)
+    for form in (weight, in_panels(weight)):
+        product = multiply(x, form, bias, n)
+        assert product.shape == (rows, n)
+        assert torch.allclose(product, torch.nn.functional.linear(x, weight, bias), atol=1e-4)
+
+
+def test_more_rows_than_a_block_of_them() -> None:
+    for k in (4000, 5):
+        x, weight = draw(0, 150, k), draw(1, 33, k)
+        assert torch.allclose(multiply(x, in_panels(weight), None, 33), x @ weight.T, atol=1e-3)
 
 
 @settings(deadline=None)
-@given(ROWS, SIZES, SIZES, st.integers(0, 99))
-def test_the_kernel_adds_to_what_is_there(rows: int, k: int, n: int, seed: int) -> None:
+@given(ROWS, SIZES, st.integers(1, 3), SEEDS)
+def test_a_product_adds_to_what_is_there(rows: int, k: int, num_panels: int, seed: int) -> None:
+    n = num_panels * PANEL
     x, weight, out = draw(seed, rows, k), draw(seed + 1, n, k), draw(seed + 2, rows, n)
     expected = out + x @ weight.T
-    add_small_matmul(x.numpy(), weight.numpy(), out.numpy())
+    panel_matmul(x.numpy(), in_panels(weight).numpy(), out.numpy(), 1)
     assert torch.allclose(out, expected, atol=1e-4)
+
+
+@settings(deadline=None)
+@given(ROWS, SIZES, st.integers(1, 3), st.booleans(), SEEDS)
+def test_the_gated_product_is_silu_of_one_half_times_the_other(
+    rows: int, k: int, num_panels: int, biased: bool, seed: int
+) -> None:
+    n = num_panels * PANEL
+    x, weight = draw(seed, rows, k), draw(seed + 1, 2 * n, k)
+    bias = draw(seed + 2, 2 * n) if biased else torch.empty(0)
+    gate, up = (x @ weight.T + (bias if biased else 0)).chunk(2, dim=1)
+    out = torch.full((rows, n), float("nan"))
+    gated_panel_matmul(x.numpy(), in_panels(weight).numpy(), bias.numpy(), out.numpy())
+    assert torch.allclose(out, torch.nn.functional.silu(gate) * up, rtol=1e-4, atol=1e-4)
+
+
+@given(st.integers(1, 50), SIZES, st.lists(st.integers(0, 49), max_size=5), SEEDS)
+def test_rows_are_looked_up_in_panels_too(n: int, k: int, wanted: list[int], seed: int) -> None:
+    weight, indices = draw(seed, n, k), torch.tensor([index % n for index in wanted], dtype=torch.int64)
+    assert torch.equal(rows_of(in_panels(weight), indices), weight[indices])
 
 
 def test_a_strided_view_is_multiplied_like_its_copy() -> None:
     wide, weight = draw(0, 5, 24), draw(1, 7, 8)
     for view in (wide[:, 8:16], draw(2, 8, 5).t()):
-        assert torch.allclose(multiply(view, weight, None), view @ weight.T, atol=1e-5)
+        assert torch.allclose(multiply(view, in_panels(weight), None, 7), view @ weight.T, atol=1e-5)
 
 
 def test_values_that_are_no_numbers_stay_what_they_are() -> None:
     weight = torch.eye(8)
-    for rows in (1, 4, 8, SMALL + 1):
+    for rows in (1, 4, 8, 17):
         x = torch.zeros(rows, 8)
         x[0, 3], x[-1, 5] = float("nan"), float("inf")
-        assert torch.isnan(multiply(x, weight, None)[0]).all()
-    out = torch.empty(2, 3).numpy()
-    small_matmul(torch.full((2, 4), float("inf")).numpy(), torch.ones(3, 4).numpy(), out)
-    assert (out == float("inf")).all()
+        assert torch.isnan(multiply(x, in_panels(weight), None, 8)[0]).all()
+    infinite = multiply(torch.full((2, 4), float("inf")), in_panels(torch.ones(3, 4)), None, 3)
+    assert (infinite == float("inf")).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_other_types_go_the_library_s_way(dtype: torch.dtype) -> None:
     x, weight = draw(0, 3, 16).to(dtype), draw(1, 5, 16).to(dtype)
-    assert torch.equal(multiply(x, weight, None), torch.nn.functional.linear(x, weight))
+    assert packed(weight) is None
+    assert torch.equal(multiply(x, weight, None, 5), torch.nn.functional.linear(x, weight))
+
+
+@njit
+def _exponentials(x: np.ndarray, out: np.ndarray) -> None:
+    for i in range(len(x)):
+        out[i] = exponential(x[i])
+
+
+def test_the_exponential_is_exact_to_two_units_of_the_last_digit() -> None:
+    x = np.linspace(-87, 88, 200_001).astype(np.float32)
+    out = np.empty_like(x)
+    _exponentials(x, out)
+    expected = np.exp(x.astype(np.float64))
+    assert np.abs(out / expected - 1).max() < 2 * 2.0**-23
+
+
+def test_the_exponential_beyond_its_range() -> None:
+    x = np.array([-math.inf, -1e30, -88, 0, 89, math.inf, math.nan], np.float32)
+    out = np.empty_like(x)
+    _exponentials(x, out)
+    assert out[:4].tolist() == [0, 0, 0, 1]
+    assert out[4] == out[5] > 1e38
+    assert np.isnan(out[6])

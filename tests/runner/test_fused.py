@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,10 +13,9 @@ from hypothesis import strategies as st
 
 from tinyllm.engine.sampling_params import SamplingParams
 from tinyllm.models.llama import LlamaForCausalLM
-from tinyllm.models.matmul import MEDIUM, SMALL
 from tinyllm.policy.request import Request
 from tinyllm.runner.batch import FlatBatch
-from tinyllm.runner.fused import FusedDecoder, fused_decoder
+from tinyllm.runner.fused import fused_decoder
 from tinyllm.runner.model_runner import ModelRunner
 
 FAMILIES = {
@@ -23,35 +23,43 @@ FAMILIES = {
     "biased": {"attention_bias": True, "attention_output_bias": True, "mlp_bias": True},
     "qwen3": {"qk_norm": True},
     "windowed": {"sliding_window": 5, "windowed_layers": (True, False)},
-    "one head": {"num_heads": 2, "num_kv_heads": 2},
+    "one head": {"num_heads": 2, "num_kv_heads": 2, "head_dim": 16},
 }
 BLOCK_SIZE, NUM_BLOCKS = 4, 160
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def model(request: pytest.FixtureRequest, make_model: Callable[..., LlamaForCausalLM]) -> LlamaForCausalLM:
+def models(
+    request: pytest.FixtureRequest, make_model: Callable[..., LlamaForCausalLM]
+) -> tuple[LlamaForCausalLM, LlamaForCausalLM]:
+    """One model twice: as it is, and packed."""
     config = replace(make_model().config, **FAMILIES[request.param])
     made = LlamaForCausalLM(config, torch.float32).eval()
     generator = torch.Generator().manual_seed(3)
     for parameter in made.parameters():
         parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    return made
+    packed = copy.deepcopy(made)
+    packed.pack()
+    return made, packed
 
 
-FEW = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 6)), min_size=1, max_size=4).filter(
-    lambda rows: sum(chunk for _, chunk in rows) <= SMALL
-)
-MANY = st.lists(st.tuples(st.integers(0, 12), st.just(1)), min_size=SMALL + 1, max_size=2 * SMALL + 3)
+FEW = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 6)), min_size=1, max_size=4)
+DECODES = st.lists(st.tuples(st.integers(0, 12), st.just(1)), min_size=1, max_size=30)
+LONG = st.lists(st.tuples(st.integers(0, 70), st.integers(1, 50)), min_size=1, max_size=3)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.one_of(FEW, MANY),
+    st.one_of(FEW, DECODES, LONG),
     st.integers(0, 999),
 )
 def test_any_mix_of_chunks_and_decodes_gives_the_hidden_states_and_the_cache_of_the_model(
-    model: LlamaForCausalLM, scheduled: Callable, rows: list[tuple[int, int]], seed: int
+    models: tuple[LlamaForCausalLM, LlamaForCausalLM],
+    scheduled: Callable,
+    rows: list[tuple[int, int]],
+    seed: int,
 ) -> None:
+    model, packed = models
     runner = ModelRunner(model, NUM_BLOCKS, BLOCK_SIZE, "sdpa")
     generator = torch.Generator().manual_seed(seed)
     for cache in (runner.kv_cache.k, runner.kv_cache.v):
@@ -75,37 +83,35 @@ def test_any_mix_of_chunks_and_decodes_gives_the_hidden_states_and_the_cache_of_
         written = runner.kv_cache.k.clone(), runner.kv_cache.v.clone()
         for cache, old in zip((runner.kv_cache.k, runner.kv_cache.v), before, strict=True):
             cache.copy_(old)
-        fused = FusedDecoder(model, runner.kv_cache)
-        assert fused.takes(batch)
+        fused = fused_decoder(packed, runner.kv_cache)
+        assert fused is not None
         hidden = fused(batch)
     assert torch.allclose(hidden, expected, atol=1e-4)
     assert torch.allclose(runner.kv_cache.k, written[0], atol=1e-4)
     assert torch.allclose(runner.kv_cache.v, written[1], atol=1e-4)
 
 
-def test_it_leaves_long_chunks_and_large_steps_to_the_model(
-    make_model: Callable[..., LlamaForCausalLM], scheduled: Callable
+def test_slots_of_nobody_may_hold_anything(
+    models: tuple[LlamaForCausalLM, LlamaForCausalLM], scheduled: Callable
 ) -> None:
-    runner = ModelRunner(make_model(), NUM_BLOCKS, BLOCK_SIZE)
-    assert runner.fused is not None
-
-    def step(*chunks: int) -> FlatBatch:
-        work = []
-        for number, chunk in enumerate(chunks):
-            request = Request(f"{len(chunks)}-{number}", chunk, 9)
-            request.block_ids = list(range(-(-chunk // BLOCK_SIZE)))
-            runner.add(request.request_id, [1] * chunk, SamplingParams(temperature=0))
-            work.append((request, chunk))
-        return FlatBatch.build(scheduled(work), runner._requests, BLOCK_SIZE, runner.device)
-
-    assert runner.fused.takes(step(SMALL)) and not runner.fused.takes(step(SMALL + 1))
-    assert runner.fused.takes(step(*[1] * MEDIUM)) and not runner.fused.takes(step(*[1] * (MEDIUM + 1)))
+    _, packed = models
+    runner = ModelRunner(packed, NUM_BLOCKS, BLOCK_SIZE)
+    for cache in (runner.kv_cache.k, runner.kv_cache.v):
+        cache.fill_(float("nan"))
+    request = Request("0", 30, 9)
+    request.block_ids = list(range(8))
+    runner.add("0", list(range(30)), SamplingParams(temperature=0))
+    batch = FlatBatch.build(scheduled([(request, 30)]), runner._requests, BLOCK_SIZE, runner.device)
+    with torch.inference_mode():
+        assert torch.isfinite(runner.forward(batch)).all()
 
 
-def test_a_runner_takes_it_for_small_steps_unless_another_backend_is_asked_for(
+def test_a_runner_takes_it_for_packed_weights_unless_another_backend_is_asked_for(
     make_model: Callable[..., LlamaForCausalLM],
 ) -> None:
     model = make_model()
+    assert ModelRunner(model, 4, BLOCK_SIZE).fused is None
+    model.pack()
     assert ModelRunner(model, 4, BLOCK_SIZE).fused is not None
     assert ModelRunner(model, 4, BLOCK_SIZE, "sdpa").fused is None
     assert ModelRunner(model, 4, BLOCK_SIZE, "reference").fused is None
@@ -114,7 +120,13 @@ def test_a_runner_takes_it_for_small_steps_unless_another_backend_is_asked_for(
 def test_what_it_does_not_know_it_leaves_to_the_model(make_model: Callable[..., LlamaForCausalLM]) -> None:
     model = make_model()
     kv_cache = ModelRunner(model, 4, BLOCK_SIZE).kv_cache
+    model.pack()
     assert fused_decoder(model, kv_cache) is not None
-    gelu = LlamaForCausalLM(replace(model.config, hidden_act="gelu"), torch.float32)
-    assert fused_decoder(gelu, kv_cache) is None
-    assert fused_decoder(LlamaForCausalLM(model.config, torch.bfloat16), kv_cache) is None
+    for config, dtype in (
+        (replace(model.config, hidden_act="gelu"), torch.float32),
+        (replace(model.config, intermediate_size=40), torch.float32),
+        (model.config, torch.bfloat16),
+    ):
+        other = LlamaForCausalLM(config, dtype)
+        other.pack()
+        assert fused_decoder(other, kv_cache) is None

@@ -91,6 +91,17 @@ class DecoderModel(nn.Module, ABC):
         checkpoint is here once and the loader needs to know nothing about the family.
         """
 
+    def pack(self) -> None:
+        """Lay the weights out as the fastest products of this machine read them; call it once they are filled.
+
+        Nothing but `checkpoint_views` is affected: it has no views of weights laid out so.
+        """
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.pack()
+        if self.config.tie_word_embeddings:
+            self.embed_tokens.weight = self.lm_head.weight
+
     @classmethod
     def ignores(cls, name: str) -> bool:
         """Whether the tensor holds no weight (a saved mask or frequency table) and is passed over in silence."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tinyllm.models.config import ConfigFile
-from tinyllm.models.matmul import multiply
+from tinyllm.models.matmul import multiply, packed, rows_of
 
 ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "silu": functional.silu,
@@ -46,29 +46,39 @@ class Linear(nn.Module):
     """`x @ weight.T + bias`, weight `[out_features, in_features]`: the only place where a model multiplies by weights.
 
     With `allocate=False` the weight is a placeholder without memory, for a matrix tied to another one.
+
+    Attributes:
+        weight: `[out_features, in_features]`, until `pack` lays it out for compiled products.
     """
 
     def __init__(
         self, in_features: int, out_features: int, *, bias: bool, dtype: torch.dtype, allocate: bool = True
     ) -> None:
         super().__init__()
+        self.out_features = out_features
         shape = (out_features, in_features) if allocate else (0, in_features)
         self.weight = empty_parameter(*shape, dtype=dtype)
         self.bias = empty_parameter(out_features, dtype=dtype) if bias else None
 
+    def pack(self) -> None:
+        """Lay the weight out in panels where compiled products read such; it is then there once, in that form."""
+        panels = packed(self.weight) if self.weight.dim() == 2 else None
+        if panels is not None:
+            self.weight = nn.Parameter(panels, requires_grad=False)
+
     def forward(self, x: Tensor) -> Tensor:
-        return multiply(x, self.weight, self.bias)
+        return multiply(x, self.weight, self.bias, self.out_features)
 
 
 class Embedding(nn.Module):
-    """A table of rows `[num_rows, width]`, looked up by int64 index."""
+    """A table of rows `[num_rows, width]`, looked up by int64 index; tied to a head, it may be packed as that is."""
 
     def __init__(self, num_rows: int, width: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.weight = empty_parameter(num_rows, width, dtype=dtype)
 
     def forward(self, indices: Tensor) -> Tensor:
-        return functional.embedding(indices, self.weight)
+        return rows_of(self.weight, indices)
 
 
 class RMSNorm(nn.Module):

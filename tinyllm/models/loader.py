@@ -57,6 +57,7 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: str 
     with torch.device(place):
         model = family(config, DTYPES[dtype])
     _fill(model, checkpoint, sources)
+    model.pack()
     return model.eval()
 
 

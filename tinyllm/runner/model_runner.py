@@ -40,7 +40,7 @@ class ModelRunner:
 
     Attributes:
         last_execute_ns: how long the device worked on the last step, sampling included.
-        fused: the compiled decoder that takes over steps of few tokens, or None.
+        fused: the compiled decoder that computes the steps in place of the model, or None.
 
     Raises:
         InputError: the backend is unknown, or the KV cache does not fit.
@@ -113,7 +113,7 @@ class ModelRunner:
 
     def forward(self, flat: FlatBatch) -> Tensor:
         """The normed hidden states [num_tokens, hidden_size] of a flattened batch."""
-        if self.fused is not None and self.fused.takes(flat):
+        if self.fused is not None:
             return self.fused(flat)
         hidden: Tensor = self.model(flat.input_ids, flat.positions, self.attention.prepare(flat))
         return hidden

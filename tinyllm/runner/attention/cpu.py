@@ -42,6 +42,7 @@ class CPUAttention(SDPAAttention):
             return super().plan_decode(batch, rows)
         tables, lengths = batch.block_tables.numpy()[rows], batch.context_lens[rows]
         longest = int(lengths.max())
+        tokens = np.arange(len(rows), dtype=np.int32)
 
         def attend(layer: int, q: Tensor) -> Tensor:
             out = torch.empty(q.shape)
@@ -49,8 +50,9 @@ class CPUAttention(SDPAAttention):
             k, v = self._layers[layer]
             # torch's own number of threads, so that one setting governs both.
             decode(
-                q.contiguous().numpy(), k, v, tables, lengths, window, out.numpy(), torch.get_num_threads()
-            )
+                q.contiguous().numpy(), k, v, tokens, tables, lengths, window, out.numpy(),
+                torch.get_num_threads(),
+            )  # fmt: skip
             return out
 
         return attend

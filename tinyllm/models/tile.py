@@ -1,0 +1,219 @@
+"""The two pieces of arithmetic that the compilers behind numba do not find by themselves, written in LLVM's terms.
+
+`multiply_tile` is the heart of every matrix product: up to six rows of x times sixteen columns, whose sums stay in
+vector registers from the first to the last channel (Goto and van de Geijn 2008). `exponential` is e to a float32 in
+arithmetic that loops over it can turn into vector instructions, which a call of the C library prevents.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+PANEL: Final = 16
+"""Columns of a tile: neighbours in memory."""
+
+TILE_ROWS: Final = 6
+"""Rows of the largest tile: 6 × 16 sums are twelve registers of eight, which leaves four for what they need."""
+
+_LANES: Final = 8
+_UNROLLED: Final = 4
+
+_FLOAT: Final = ir.FloatType()
+_INT: Final = ir.IntType(32)
+_WORD: Final = ir.IntType(64)
+_VECTOR: Final = ir.VectorType(_FLOAT, _LANES)
+_FUSED: Final = ("contract",)
+
+
+def _index(value: int) -> ir.Constant:
+    return ir.Constant(_WORD, value)
+
+
+def _floats(builder: Any, address: Any, offset: Any) -> Any:
+    """The pointer to float number `offset` behind an address."""
+    return builder.inttoptr(builder.add(address, builder.mul(offset, _index(4))), _FLOAT.as_pointer())
+
+
+def _load(builder: Any, pointer: Any, kind: Any) -> Any:
+    loaded = builder.load(builder.bitcast(pointer, kind.as_pointer()))
+    loaded.align = 4
+    return loaded
+
+
+def _broadcast(builder: Any, number: Any) -> Any:
+    first = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), number, ir.Constant(_INT, 0))
+    zeros = ir.Constant(ir.VectorType(_INT, _LANES), [0] * _LANES)
+    return builder.shuffle_vector(first, ir.Constant(_VECTOR, ir.Undefined), zeros)
+
+
+def _add_channel(
+    builder: Any, rows: Sequence[Any], panel: Any, channel: Any, sums: Sequence[Any]
+) -> list[Any]:
+    """The sums after one more channel; row by row, each of its vectors."""
+    base = builder.mul(channel, _index(PANEL))
+    weights = [
+        _load(builder, builder.gep(panel, [builder.add(base, _index(lane))]), _VECTOR)
+        for lane in range(0, PANEL, _LANES)
+    ]
+    added = []
+    for number, row in enumerate(rows):
+        value = _broadcast(builder, _load(builder, builder.gep(row, [channel]), _FLOAT))
+        for vector, weight in enumerate(weights):
+            product = builder.fmul(value, weight, flags=_FUSED)
+            added.append(builder.fadd(product, sums[number * len(weights) + vector], flags=_FUSED))
+    return added
+
+
+def _sum_channels(
+    builder: Any, rows: Sequence[Any], panel: Any, bounds: tuple[Any, Any], step: int, sums: Sequence[Any]
+) -> list[Any]:
+    """A loop over the channels in `bounds`, `step` at a time, whose number is a multiple of it."""
+    before = builder.block
+    loop, after = builder.append_basic_block(), builder.append_basic_block()
+    first, last = bounds
+    builder.cbranch(builder.icmp_signed("<", first, last), loop, after)
+
+    builder.position_at_end(loop)
+    channel = builder.phi(_WORD)
+    channel.add_incoming(first, before)
+    phis = [builder.phi(_VECTOR) for _ in sums]
+    for phi, start in zip(phis, sums, strict=True):
+        phi.add_incoming(start, before)
+    current: list[Any] = list(phis)
+    for offset in range(step):
+        current = _add_channel(builder, rows, panel, builder.add(channel, _index(offset)), current)
+    following = builder.add(channel, _index(step))
+    channel.add_incoming(following, loop)
+    for phi, value in zip(phis, current, strict=True):
+        phi.add_incoming(value, loop)
+    builder.cbranch(builder.icmp_signed("<", following, last), loop, after)
+
+    builder.position_at_end(after)
+    results = []
+    for start, value in zip(sums, current, strict=True):
+        result = builder.phi(_VECTOR)
+        result.add_incoming(start, before)
+        result.add_incoming(value, loop)
+        results.append(result)
+    return results
+
+
+def _store(builder: Any, out: Sequence[Any], sums: Sequence[Any], adds: Any) -> None:
+    vectors = PANEL // _LANES
+    with builder.if_else(builder.icmp_signed("!=", adds, _index(0))) as (to_add, to_set):
+        for branch, is_added in ((to_add, True), (to_set, False)):
+            with branch:
+                for number, total in enumerate(sums):
+                    lane = _index(number % vectors * _LANES)
+                    place = builder.gep(out[number // vectors], [lane])
+                    value = builder.fadd(total, _load(builder, place, _VECTOR)) if is_added else total
+                    builder.store(value, builder.bitcast(place, _VECTOR.as_pointer())).align = 4
+
+
+def _tile_of(num_rows: int) -> Callable[..., None]:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def tile(
+        _: Any, x: Any, x_stride: Any, panel: Any, channels: Any, out: Any, out_stride: Any, adds: Any
+    ) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            x, x_stride, panel, channels, out, out_stride, adds = arguments
+            rows = [_floats(builder, x, builder.mul(x_stride, _index(row))) for row in range(num_rows)]
+            place = _floats(builder, panel, _index(0))
+            sums: list[Any] = [ir.Constant(_VECTOR, [0.0] * _LANES)] * (num_rows * PANEL // _LANES)
+            even = builder.and_(channels, _index(-_UNROLLED))
+            sums = _sum_channels(builder, rows, place, (_index(0), even), _UNROLLED, sums)
+            sums = _sum_channels(builder, rows, place, (even, channels), 1, sums)
+            into = [_floats(builder, out, builder.mul(out_stride, _index(row))) for row in range(num_rows)]
+            _store(builder, into, sums, adds)
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 7), generate
+
+    return tile  # type: ignore[no-any-return]
+
+
+_one, _two, _three, _four, _five, _six = (_tile_of(rows) for rows in range(1, TILE_ROWS + 1))
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def multiply_tile(
+    x: Any, x_stride: Any, rows: Any, panel: Any, channels: Any, out: Any, out_stride: Any, adds: Any
+) -> None:
+    """`out = x @ panel`, or `out += x @ panel` if `adds` is not 0, over addresses of float32.
+
+    Args:
+        x: [rows, channels], a row every `x_stride` numbers.
+        panel: [channels, PANEL], contiguous.
+        out: [rows, PANEL], a row every `out_stride` numbers.
+    """
+    tiles = (rows + TILE_ROWS - 1) // TILE_ROWS
+    first = 0
+    for tile in range(tiles):
+        # As even as can be: a tile of one or two rows waits for its own sums.
+        last = rows * (tile + 1) // tiles
+        size, x_row, out_row = last - first, x + 4 * first * x_stride, out + 4 * first * out_stride
+        if size == 6:
+            _six(x_row, x_stride, panel, channels, out_row, out_stride, adds)
+        elif size == 5:
+            _five(x_row, x_stride, panel, channels, out_row, out_stride, adds)
+        elif size == 4:
+            _four(x_row, x_stride, panel, channels, out_row, out_stride, adds)
+        elif size == 3:
+            _three(x_row, x_stride, panel, channels, out_row, out_stride, adds)
+        elif size == 2:
+            _two(x_row, x_stride, panel, channels, out_row, out_stride, adds)
+        else:
+            _one(x_row, x_stride, panel, channels, out_row, out_stride, adds)
+        first = last
+
+
+_POLYNOMIAL: Final = (
+    1.9875691500e-4,
+    1.3981999507e-3,
+    8.3334519073e-3,
+    4.1665795894e-2,
+    1.6666665459e-1,
+    0.5,
+)
+_LN2_HIGH: Final = 0.693359375
+"""ln 2 to so few digits that its multiples are exact; `_LN2_LOW` is the rest."""
+_LN2_LOW: Final = -2.12194440e-4
+_SMALLEST, _LARGEST = -87.0, 88.0
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def exponential(_: Any, x: Any) -> Any:
+    """e^x of a float32, to 2 units of the last digit; 0 below −87, e^88 above 88, NaN of NaN. Source: Cephes, expf."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        (x,) = arguments
+
+        def number(value: float) -> ir.Constant:
+            return ir.Constant(_FLOAT, value)
+
+        def fused(a: Any, b: Any, c: Any) -> Any:
+            return builder.fadd(builder.fmul(a, b, flags=_FUSED), c, flags=_FUSED)
+
+        is_large = builder.fcmp_ordered(">", x, number(_LARGEST))
+        bounded = builder.select(is_large, number(_LARGEST), x)
+        is_small = builder.fcmp_ordered("<", bounded, number(_SMALLEST))
+        bounded = builder.select(is_small, number(_SMALLEST), bounded)
+        floor = builder.module.declare_intrinsic("llvm.floor", [_FLOAT])
+        power = builder.call(floor, [fused(bounded, number(1 / math.log(2)), number(0.5))])
+        rest = fused(power, number(-_LN2_HIGH), bounded)
+        rest = fused(power, number(-_LN2_LOW), rest)
+        value = number(_POLYNOMIAL[0])
+        for coefficient in _POLYNOMIAL[1:]:
+            value = fused(value, rest, number(coefficient))
+        value = fused(value, builder.fmul(rest, rest), builder.fadd(rest, number(1.0)))
+        exponent = builder.add(builder.fptosi(power, _INT), ir.Constant(_INT, 127))
+        scale = builder.bitcast(builder.shl(exponent, ir.Constant(_INT, 23)), _FLOAT)
+        return builder.select(is_small, number(0.0), builder.fmul(value, scale))
+
+    return types.float32(types.float32), generate
