@@ -8,6 +8,7 @@ from typing import NoReturn
 import typer
 
 from tinyllm.cli import trace
+from tinyllm.cli.bench import bench
 from tinyllm.cli.compare import compare
 from tinyllm.cli.conform import conform
 from tinyllm.cli.cost import cost
@@ -28,7 +29,7 @@ app = typer.Typer(
     help="Study LLM serving: replay traces through real scheduling policies, simulated or on a real model.",
 )
 app.add_typer(trace.app, name="trace")
-for command in (replay, resim, report, cost, get_model, generate, compare, doctor, conform):
+for command in (replay, resim, report, cost, get_model, generate, compare, bench, doctor, conform):
     app.command()(command)
 
 

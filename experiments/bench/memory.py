@@ -1,0 +1,33 @@
+"""How much memory the engines took, and whether ours kept to its limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from experiments.bench.jobs import Memory
+
+WEIGHTS_FACTOR: Final = 1.3
+ALLOWANCE_BYTES: Final = 100_000_000
+
+
+def memory_limit(memory: Memory) -> int | None:
+    """The most that may be resident: after imports, plus 1.3 × weights, plus KV pool, plus 100 MB.
+
+    None where the engine does not tell its parts.
+    """
+    if memory.weights is None or memory.kv_pool is None:
+        return None
+    return memory.rss_after_imports + int(WEIGHTS_FACTOR * memory.weights) + memory.kv_pool + ALLOWANCE_BYTES
+
+
+def memory_row(engine: str, memory: Memory) -> dict[str, Any]:
+    """A row of the report, in bytes."""
+    limit = memory_limit(memory)
+    return {"engine": engine, **vars(memory), "limit": limit, "ok": limit is None or memory.peak_rss <= limit}
+
+
+def over_limit(row: Mapping[str, Any]) -> Iterator[str]:
+    """The fault of a row that is over its limit."""
+    if not row["ok"]:
+        yield f"at most {row['peak_rss'] / 1e6:,.0f} MB resident, over the limit of {row['limit'] / 1e6:,.0f} MB"

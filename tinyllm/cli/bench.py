@@ -1,0 +1,111 @@
+"""`tinyllm bench`: suites of requests to several engines, and a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tinyllm.cli.config_file import ConfigOption
+from tinyllm.cli.option_groups import with_option_groups
+from tinyllm.cli.trace_options import ReadOptions
+from tinyllm.errors import IncompleteRunError
+
+if TYPE_CHECKING:
+    from experiments.bench.options import BenchOptions
+
+
+@with_option_groups
+def bench(
+    suite: Annotated[
+        str, typer.Argument(metavar="SUITE", help="quick, offline, open-loop, realistic-v1, or a .toml file.")
+    ],
+    model: Annotated[Path, typer.Option("--model", help="Model directory (tinyllm get-model brings one).")],
+    out: Annotated[Path, typer.Option("--out", help="Report directory to write.")],
+    read_options: ReadOptions,
+    config: ConfigOption = None,
+    backend: Annotated[
+        str,
+        typer.Option(
+            "--backend", help="Families or single engines, joined by commas; the first is the reference."
+        ),
+    ] = "tinyllm,transformers,vllm",
+    length_scale: Annotated[
+        float, typer.Option("--length-scale", help="Multiply lengths by this, rounding up.")
+    ] = 1.0,
+    requests: Annotated[
+        int | None, typer.Option("--requests", help="Requests of each workload at most.")
+    ] = None,
+    shards: Annotated[int | None, typer.Option("--shards", help="Shards of each cohort at most.")] = None,
+    repeats: Annotated[int | None, typer.Option("--repeats", help="Default: the suite's.")] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace", help="Of the windows; default: Azure's in $TINYLLM_TRACES, else a generated one."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of lengths, tokens and arrivals.")] = 0,
+    dtype: Annotated[str, typer.Option("--dtype", help="Of weights and KV cache.")] = "float32",
+    num_gpu_blocks: Annotated[
+        int | None,
+        typer.Option("--num-gpu-blocks", help="KV blocks of 16 tokens; default: what the suite needs."),
+    ] = None,
+    vllm_python: Annotated[
+        Path | None,
+        typer.Option("--vllm-python", help="Python that has vLLM; default: that of make peer-vllm."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and the expected time only.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the report in --out.")] = False,
+) -> None:
+    """Serve the same requests with several engines, each in a process of its own, and write a report.
+
+    Example: tinyllm bench quick --model models/smollm2-135m --backend tinyllm,transformers --out runs/quick
+    """
+    from experiments.bench.bench import bench as run_bench
+    from experiments.bench.options import BenchOptions
+
+    options = BenchOptions(
+        suite,
+        model,
+        out,
+        backend=backend,
+        length_scale=length_scale,
+        requests=requests,
+        shards=shards,
+        repeats=repeats,
+        trace=trace,
+        seed=seed,
+        dtype=dtype,
+        num_gpu_blocks=num_gpu_blocks,
+        vllm_python=vllm_python,
+        dry_run=dry_run,
+        force=force,
+        **vars(read_options),
+    )
+    if dry_run:
+        _print_plan(options)
+        return
+    result = run_bench(options, lambda what: typer.echo(what, err=True))
+    typer.echo(f"Report: {result.directory / 'report.md'}")
+    _print_gates(result.gates)
+
+
+def _print_plan(options: BenchOptions) -> None:
+    from experiments.bench.dry_run import describe_plan
+    from experiments.bench.plan import make_plan
+
+    for line in describe_plan(make_plan(options)):
+        typer.echo(line)
+
+
+def _print_gates(gates: list[Any]) -> None:
+    failed = [gate for gate in gates if not gate.ok]
+    for gate in failed:
+        for fault in gate.faults:
+            typer.echo(f"{gate.name}: {fault}")
+    if failed:
+        raise IncompleteRunError(f"{len(failed)} of {len(gates)} gates failed; report.md has them all")
+    typer.echo(f"All {len(gates)} gates passed.")
