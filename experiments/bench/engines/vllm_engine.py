@@ -84,7 +84,8 @@ class VLLM(StepEngine):
 
     @property
     def memory(self) -> tuple[int | None, int | None]:
-        return _bytes(self._runner.model.parameters()), _bytes(self._runner.kv_caches)
+        # It packs weights where parameters no longer show them.
+        return None, _bytes(self._runner.kv_caches)
 
     def add(self, request: BenchRequest, ignore_eos: bool) -> str | None:
         from vllm import SamplingParams
