@@ -124,7 +124,7 @@ def make_plan(options: BenchOptions) -> Plan:
         streams=tuple(streams),
         trace=trace,
         num_gpu_blocks=options.num_gpu_blocks or _pool_blocks(known, shape, options.dtype),
-        max_model_len=max(_length(request) for workload in known for request in workload.requests),
+        max_model_len=_longest(known, streams),
     )
 
 
@@ -156,6 +156,12 @@ def _pool_blocks(workloads: Sequence[Workload], shape: ModelShape, dtype: str) -
         blocks = sorted((-(-_length(request) // BLOCK_SIZE) for request in workload.requests), reverse=True)
         wanted, least = max(wanted, sum(blocks[:MAX_NUM_SEQS])), max(least, blocks[0])
     return max(least, min(wanted, MAX_POOL_BYTES // block_bytes))
+
+
+def _longest(workloads: Sequence[Workload], streams: Sequence[Stream]) -> int:
+    """Tokens of the longest request, those of the streams' warm-up included."""
+    rows = [row.prompt_tokens + max(1, row.output_tokens) for stream in streams for row in stream.rows]
+    return max([_length(request) for workload in workloads for request in workload.requests] + rows)
 
 
 def _length(request: BenchRequest) -> int:

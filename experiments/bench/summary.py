@@ -113,7 +113,7 @@ def _bucket_rows(requests: pd.DataFrame, plan: Plan) -> list[Row]:
         return []
     if requests.iloc[0]["kind"] != "open-loop":
         return []
-    edges = [plan.options.scaled_length(edge) for edge in windows.prompt_buckets]
+    edges = sorted({plan.options.scaled_length(edge) for edge in windows.prompt_buckets})
     number = np.searchsorted(edges, requests["prompt_tokens"].to_numpy())
     rows = []
     for bucket, label in enumerate(bucket_labels(edges)):
