@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,33 +13,20 @@ from tinyllm.models.base import DecoderModel
 from tinyllm.models.llama import LlamaForCausalLM, LlamaLayer
 from tinyllm.models.panels import use_threads
 from tinyllm.models.tile import PANEL
-from tinyllm.runner.attention.paged_decode import PagedDecode
-from tinyllm.runner.attention.paged_prefill import Chunks, paged_prefill
+from tinyllm.runner.attention.compiled import StepAttention
+from tinyllm.runner.attention.panel_cache import LayerCache, layer_caches
 from tinyllm.runner.batch import FlatBatch
 from tinyllm.runner.fused_kernels import after_attention, before_attention, norm
 from tinyllm.runner.kv_cache import KVCache
-
-_NO_WINDOW: Final = 1 << 30
-
-_CHUNK: Final = 4
-"""New tokens from which a row attends as a chunk; fewer attend one by one, without laying out their context."""
 
 
 class _Layer(NamedTuple):
     """Arrays of one layer, in the order in which the compiled functions take them."""
 
     before: tuple[Any, ...]
-    cache: tuple[Any, Any]
-    window: int
+    cache: LayerCache
+    window: int | None
     after: tuple[Any, ...]
-
-
-class _Singles(NamedTuple):
-    """Tokens that attend one by one: int32 index, block table [tokens, max_blocks], context length."""
-
-    tokens: Any
-    tables: Any
-    lengths: Any
 
 
 class FusedDecoder:
@@ -48,21 +36,29 @@ class FusedDecoder:
 
     Args:
         model: in float32 on the CPU, packed, with SiLU; its weights are used where they lie.
-        kv_cache: of the runner.
+        caches: of each layer.
     """
 
-    def __init__(self, model: LlamaForCausalLM, kv_cache: KVCache) -> None:
-        config = model.config
+    def __init__(self, model: LlamaForCausalLM, caches: Sequence[LayerCache]) -> None:
         self._model = model
-        self._attend = PagedDecode(config.num_heads, config.num_kv_heads, config.head_dim).kernel
-        caches = zip(kv_cache.k.numpy(), kv_cache.v.numpy(), strict=True)
         self._layers = [
-            _layer(layer, cache, config.sliding_window_of(number) or _NO_WINDOW)
+            _layer(layer, cache, model.config.sliding_window_of(number))
             for number, (layer, cache) in enumerate(zip(model.layers, caches, strict=True))
         ]
-        self._epsilon = np.float32(config.norm_eps)
+        self._epsilon = np.float32(model.config.norm_eps)
         self._final_norm = model.norm.weight.numpy()
-        self(_empty_batch())
+        self._compile()
+
+    def _compile(self) -> None:
+        """Run a chunk and a single token, which leave nothing behind that anybody reads."""
+        for chunk in (1, 8):
+            ids, slots = torch.zeros(chunk, dtype=torch.int64), torch.arange(chunk)
+            lengths, start = np.array([chunk], np.int32), np.array([0, chunk], np.int32)
+            self(
+                FlatBatch(
+                    ids, slots, slots, torch.zeros(1, 1, dtype=torch.int32), ids, start, lengths, lengths
+                )
+            )
 
     def __call__(self, batch: FlatBatch) -> Tensor:
         """The normed hidden states [num_tokens, hidden_size]; keys and values are then in the cache."""
@@ -70,7 +66,7 @@ class FusedDecoder:
         config, num_tokens = self._model.config, len(batch.input_ids)
         cos, sin = (angles[:, 0].numpy() for angles in self._model.rotary(batch.positions, torch.float32))
         slots = batch.slot_mapping.numpy()
-        singles, chunks = self._singles(batch), self._chunks(batch)
+        attention = StepAttention.of(batch, config)
         x = self._model.embed_tokens(batch.input_ids).contiguous().numpy()
         normed = np.empty_like(x)
         head_dim, heads = config.head_dim, config.num_heads
@@ -81,31 +77,10 @@ class FusedDecoder:
         flat = attended.reshape(num_tokens, heads * head_dim)
         for layer in self._layers:
             before_attention(x, *layer.before, *layer.cache, cos, sin, slots, self._epsilon, normed, qkv, q)
-            paged_prefill(q, *layer.cache, chunks, layer.window, attended)
-            self._attend(q, *layer.cache, *singles, layer.window, attended)
+            attention.attend(q, layer.cache, layer.window, attended)
             after_attention(x, flat, *layer.after, self._epsilon, normed, activated)
         norm(x, self._final_norm, self._epsilon, normed)
         return torch.from_numpy(normed)
-
-    def _singles(self, batch: FlatBatch) -> _Singles:
-        row_of_token = np.repeat(np.arange(len(batch.query_lens)), batch.query_lens)
-        tokens = np.flatnonzero(batch.query_lens[row_of_token] < _CHUNK)
-        tables = batch.block_tables.numpy()[row_of_token[tokens]]
-        lengths = batch.positions.numpy()[tokens].astype(np.int32) + 1
-        return _Singles(tokens.astype(np.int32), tables, lengths)
-
-    def _chunks(self, batch: FlatBatch) -> Chunks:
-        config = self._model.config
-        rows = np.flatnonzero(batch.query_lens >= _CHUNK)
-        return Chunks.of(
-            batch.query_start[rows].astype(np.int64),
-            batch.query_lens[rows].astype(np.int64),
-            batch.context_lens[rows].astype(np.int64),
-            batch.block_tables.numpy()[rows],
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            group=config.num_heads // config.num_kv_heads,
-        )
 
 
 def fused_decoder(model: DecoderModel, kv_cache: KVCache) -> FusedDecoder | None:
@@ -113,18 +88,14 @@ def fused_decoder(model: DecoderModel, kv_cache: KVCache) -> FusedDecoder | None
     if not isinstance(model, LlamaForCausalLM) or model.config.hidden_act != "silu":
         return None
     config = model.config
-    heads = config.num_heads + 2 * config.num_kv_heads
-    sizes = (config.hidden_size, config.intermediate_size, heads * config.head_dim)
-    is_packed = model.lm_head.weight.dim() == 3 and kv_cache.k.is_cpu
-    return FusedDecoder(model, kv_cache) if is_packed and not any(size % PANEL for size in sizes) else None
+    caches = layer_caches(kv_cache, config)
+    is_packed = model.lm_head.weight.dim() == 3
+    if caches is None or not is_packed or config.hidden_size % PANEL or config.intermediate_size % PANEL:
+        return None
+    return FusedDecoder(model, caches)
 
 
-def _empty_batch() -> FlatBatch:
-    none, rows = torch.empty(0, dtype=torch.int64), np.empty(0, np.int32)
-    return FlatBatch(none, none, none, torch.empty(0, 1, dtype=torch.int32), none, rows, rows, rows)
-
-
-def _layer(layer: nn.Module, cache: tuple[Any, Any], window: int) -> _Layer:
+def _layer(layer: nn.Module, cache: LayerCache, window: int | None) -> _Layer:
     assert isinstance(layer, LlamaLayer)
     attention, mlp = layer.self_attn, layer.mlp
     before = (

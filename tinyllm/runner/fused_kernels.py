@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit, prange
 
 from tinyllm.models.panels import FASTMATH, gated_panel_matmul, panel_matmul
+from tinyllm.runner.attention.panel_cache import store_key, store_value
 
 _TOKENS: Final = 16
 """Tokens that a thread takes at a time."""
@@ -22,12 +23,12 @@ _TOKENS: Final = 16
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def before_attention(
     x: Any, input_norm: Any, qkv_panels: Any, qkv_bias: Any, q_norm: Any, k_norm: Any,
-    k_cache: Any, v_cache: Any, cos: Any, sin: Any, slots: Any, epsilon: Any, normed: Any, qkv: Any, q: Any,
+    keys: Any, values: Any, cos: Any, sin: Any, slots: Any, epsilon: Any, normed: Any, qkv: Any, q: Any,
 ) -> None:  # fmt: skip
     """Fill q [tokens, heads, head_dim], turned, from x [tokens, hidden]; put k and v into their slots.
 
     Args:
-        k_cache, v_cache: [blocks, block_size, kv_heads, head_dim].
+        keys, values: of the layer (`tinyllm.runner.attention.panel_cache`).
         cos, sin: [tokens, head_dim / 2].
         slots: [tokens].
         normed, qkv: room for [tokens, hidden] and [tokens, (heads + 2 · kv_heads) · head_dim].
@@ -35,7 +36,7 @@ def before_attention(
     norm(x, input_norm, epsilon, normed)
     panel_matmul(normed, qkv_panels, qkv, 0)
     _add_bias(qkv_bias, qkv)
-    _rotate_and_store(qkv, q_norm, k_norm, k_cache, v_cache, cos, sin, slots, epsilon, q)
+    _rotate_and_store(qkv, q_norm, k_norm, keys, values, cos, sin, slots, epsilon, q)
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
@@ -71,23 +72,22 @@ def norm(x: Any, weight: Any, epsilon: Any, out: Any) -> None:
 
 @njit(parallel=True, fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
 def _rotate_and_store(
-    qkv: Any, q_norm: Any, k_norm: Any, k_cache: Any, v_cache: Any, cos: Any, sin: Any, slots: Any, epsilon: Any,
+    qkv: Any, q_norm: Any, k_norm: Any, keys: Any, values: Any, cos: Any, sin: Any, slots: Any, epsilon: Any,
     q: Any,
 ) -> None:  # fmt: skip
-    heads, head_dim = q.shape[1], q.shape[2]
-    block_size, kv_heads = k_cache.shape[1], k_cache.shape[2]
+    heads, head_dim, kv_heads = q.shape[1], q.shape[2], keys.shape[1]
     for piece in prange((len(qkv) + _TOKENS - 1) // _TOKENS):
+        turned = np.empty(head_dim, np.float32)
         for token in range(piece * _TOKENS, min(len(qkv), (piece + 1) * _TOKENS)):
             row = qkv[token].reshape(heads + 2 * kv_heads, head_dim)
-            block, offset = slots[token] // block_size, slots[token] % block_size
             for head in range(heads):
                 _norm_head(row[head], q_norm, epsilon)
                 _turn(row[head], cos[token], sin[token], q[token, head])
             for head in range(kv_heads):
                 _norm_head(row[heads + head], k_norm, epsilon)
-                _turn(row[heads + head], cos[token], sin[token], k_cache[block, offset, head])
-                for channel in range(head_dim):
-                    v_cache[block, offset, head, channel] = row[heads + kv_heads + head, channel]
+                _turn(row[heads + head], cos[token], sin[token], turned)
+                store_key(turned, slots[token], head, keys)
+                store_value(row[heads + kv_heads + head], slots[token], head, values)
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]

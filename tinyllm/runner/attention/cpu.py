@@ -1,58 +1,52 @@
-"""Attention on the CPU: decode rows by a compiled kernel that reads the paged cache in place."""
+"""Attention for the CPU: kernels of our own that read the paged cache in place."""
 
 from __future__ import annotations
 
 import logging
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from tinyllm.runner.attention.base import AttentionShape
-from tinyllm.runner.attention.sdpa import AttendRows, SDPAAttention
+from tinyllm.runner.attention.base import Attend, AttentionShape
+from tinyllm.runner.attention.sdpa import SDPAAttention
 from tinyllm.runner.batch import FlatBatch
 from tinyllm.runner.kv_cache import KVCache
 
 try:
-    from tinyllm.runner.attention.paged_decode import PagedDecode
+    from tinyllm.models.panels import use_threads
+    from tinyllm.runner.attention.compiled import StepAttention
+    from tinyllm.runner.attention.panel_cache import layer_caches, store
 except ImportError:
-    PagedDecode = None  # type: ignore[assignment, misc]
+    layer_caches = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
 
 
 class CPUAttention(SDPAAttention):
-    """Prefill as in `SDPAAttention`; decode without gathering, in float32 and where numba is installed."""
+    """Compiled, in float32, for blocks and heads of whole panels; `SDPAAttention` for others, or without numba."""
 
     def __init__(self, kv_cache: KVCache, shape: AttentionShape) -> None:
         super().__init__(kv_cache, shape)
-        self._decode: PagedDecode | None = None
-        if PagedDecode is None or not kv_cache.k.is_cpu or kv_cache.k.dtype != torch.float32:
+        self._layers = layer_caches(kv_cache, shape) if layer_caches is not None else None
+        if self._layers is None:
             logger.warning(
-                "decode attention runs without its CPU kernel: it needs numba, and float32 on the CPU"
+                "attention runs without its CPU kernels: they need numba, float32 on the CPU, and --block-size and "
+                "head_dim in multiples of 16"
             )
-            return
-        self._decode = PagedDecode(shape.num_heads, shape.num_kv_heads, shape.head_dim)
-        self._layers = [(k.numpy(), v.numpy()) for k, v in zip(kv_cache.k, kv_cache.v, strict=True)]
 
-    def plan_decode(self, batch: FlatBatch, rows: NDArray[np.intp]) -> AttendRows:
-        decode = self._decode
-        if decode is None:
-            return super().plan_decode(batch, rows)
-        tables, lengths = batch.block_tables.numpy()[rows], batch.context_lens[rows]
-        longest = int(lengths.max())
-        tokens = np.arange(len(rows), dtype=np.int32)
+    def prepare(self, batch: FlatBatch) -> Attend:
+        layers = self._layers
+        if layers is None:
+            return super().prepare(batch)
+        step, slots = StepAttention.of(batch, self.shape), batch.slot_mapping.numpy()
 
-        def attend(layer: int, q: Tensor) -> Tensor:
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            use_threads(torch.get_num_threads())
             out = torch.empty(q.shape)
-            window = self.shape.sliding_window_of(layer) or longest
-            k, v = self._layers[layer]
-            # torch's own number of threads, so that one setting governs both.
-            decode(
-                q.contiguous().numpy(), k, v, tokens, tables, lengths, window, out.numpy(),
-                torch.get_num_threads(),
-            )  # fmt: skip
+            store(k.contiguous().numpy(), v.contiguous().numpy(), slots, *layers[layer])
+            step.attend(
+                q.contiguous().numpy(), layers[layer], self.shape.sliding_window_of(layer), out.numpy()
+            )
             return out
 
         return attend

@@ -1,111 +1,88 @@
-"""The CPU decode kernel: one query per row against its paged keys and values, read where they lie."""
+"""The CPU decode kernel: single tokens against their paged keys and values, read where they lie."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
-from tinyllm.models.panels import FASTMATH, use_threads
+from tinyllm.models.panels import FASTMATH
+from tinyllm.models.tile import PANEL, multiply_tile
 from tinyllm.runner.attention.softmax import exponentiate
 
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int32]
+_PIECES: Final = 64
+"""Parts of the work that threads share out: contexts differ in length."""
 
 
-class PagedDecode:
-    """Attention of rows that have one new token each, already in the cache.
-
-    Compiled when made (or loaded from an earlier process), so that no step of a run pays for it.
-
-    Args:
-        num_heads, num_kv_heads, head_dim: of the model, constants of the compiled code.
+class Singles(NamedTuple):
+    """Tokens that attend one by one.
 
     Attributes:
-        kernel: the compiled code; takes what a call takes, less the number of threads.
+        tokens: int64 [n], the index of each in the flattened batch.
+        contexts: int64 [n], how many tokens of its request it sees, itself included.
+        tables: int32 [n, max_blocks], its blocks.
     """
 
-    def __init__(self, num_heads: int, num_kv_heads: int, head_dim: int) -> None:
-        self.kernel = _kernel(num_heads // num_kv_heads, head_dim)
-        q = np.empty((0, num_heads, head_dim), np.float32)
-        cache = np.empty((1, 1, num_kv_heads, head_dim), np.float32)
-        none = np.empty(0, np.int32)
-        self(q, cache, cache, none, np.empty((0, 1), np.int32), none, 1, q, num_threads=1)
-
-    def __call__(
-        self,
-        q: Floats,
-        k_cache: Floats,
-        v_cache: Floats,
-        tokens: Ints,
-        block_tables: Ints,
-        context_lens: Ints,
-        window: int,
-        out: Floats,
-        num_threads: int,
-    ) -> None:
-        """Fill `out` at these tokens.
-
-        Args:
-            q, out: [num_tokens, num_heads, head_dim].
-            k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim].
-            tokens: int32 [rows], the index of each row's token in q and out.
-            block_tables: int32 [rows, max_blocks].
-            context_lens: int32 [rows], tokens of each row, the new one included.
-            window: how many latest tokens a query sees, at least 1.
-            num_threads: at most so many threads.
-        """
-        use_threads(num_threads)
-        self.kernel(q, k_cache, v_cache, tokens, block_tables, context_lens, window, out)
+    tokens: NDArray[np.int64]
+    contexts: NDArray[np.int64]
+    tables: NDArray[np.int32]
 
 
-@cache
-def _kernel(group: int, head_dim: int) -> Callable[..., None]:
-    """The kernel for `group` query heads a KV head: constant sizes let the compiler unroll."""
-    scale = np.float32(head_dim**-0.5)
+@njit(parallel=True, fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+def paged_decode(q: Any, keys: Any, values: Any, singles: Any, window: Any, out: Any) -> None:
+    """Fill `out` at these tokens, whose own keys and values are already in the cache.
 
-    @njit(parallel=True, fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
-    def paged_decode(
-        q: Any,
-        k_cache: Any,
-        v_cache: Any,
-        tokens: Any,
-        block_tables: Any,
-        context_lens: Any,
-        window: Any,
-        out: Any,
-    ) -> None:
-        block_size, num_kv_heads = k_cache.shape[1], k_cache.shape[2]
-        for task in prange(len(tokens) * num_kv_heads):
-            row, kv_head = task // num_kv_heads, task % num_kv_heads
-            first_head = kv_head * group
-            queries = q[tokens[row], first_head : first_head + group]
-            length = context_lens[row]
-            first = max(0, length - window)
-            scores = np.empty((group, length - first), np.float32)
-            for position in range(first, length):
-                key = k_cache[block_tables[row, position // block_size], position % block_size, kv_head]
-                for g in range(group):
-                    dot = np.float32(0.0)
-                    for d in range(head_dim):
-                        dot += queries[g, d] * key[d]
-                    scores[g, position - first] = dot * scale
-            shares = np.empty(group, np.float32)
-            for g in range(group):
-                shares[g] = np.float32(1.0) / exponentiate(scores[g])
-            total = np.zeros((group, head_dim), np.float32)
-            for position in range(first, length):
-                value = v_cache[block_tables[row, position // block_size], position % block_size, kv_head]
-                for g in range(group):
-                    weight = scores[g, position - first]
-                    for d in range(head_dim):
-                        total[g, d] += weight * value[d]
-            for g in range(group):
-                for d in range(head_dim):
-                    out[tokens[row], first_head + g, d] = total[g, d] * shares[g]
+    Args:
+        q, out: float32 [num_tokens, num_heads, head_dim].
+        keys, values: of a layer (`panel_cache`).
+        window: how many latest tokens a query sees, at least 1.
+    """
+    num_kv_heads = keys.shape[1]
+    group = q.shape[1] // num_kv_heads
+    tasks = len(singles.tokens) * num_kv_heads
+    pieces = min(tasks, _PIECES)
+    for piece in prange(pieces):
+        for task in range(tasks * piece // pieces, tasks * (piece + 1) // pieces):
+            row, head = task // num_kv_heads, task % num_kv_heads
+            heads = slice(head * group, (head + 1) * group)
+            _attend(
+                q[singles.tokens[row], heads], keys, values, head, singles.tables[row],
+                singles.contexts[row], window, out[singles.tokens[row], heads],
+            )  # fmt: skip
 
-    return paged_decode  # type: ignore[no-any-return]
+
+@njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+def _attend(
+    q: Any, keys: Any, values: Any, head: Any, table: Any, context: Any, window: Any, out: Any
+) -> None:
+    """The query heads [group, head_dim] of one token that share a KV head."""
+    group, head_dim = q.shape
+    panels_of_block, block_size = keys.shape[2], values.shape[3]
+    first = max(0, context - window)
+    first_block, last_block = first // block_size, (context - 1) // block_size + 1
+    start, end = first_block * block_size, context
+    stride = (last_block - first_block) * block_size
+    scores = np.empty((group, stride), np.float32)
+    for block in range(first_block, last_block):
+        for panel in range(panels_of_block):
+            place = scores[:, block * block_size - start + panel * PANEL :].ctypes.data
+            key = keys[table[block], head, panel].ctypes.data
+            multiply_tile(q.ctypes.data, head_dim, group, key, head_dim, place, stride, 0)
+    shares = np.empty(group, np.float32)
+    scale = np.float32(1.0 / np.sqrt(head_dim))
+    for row in range(group):
+        for i in range(first - start):
+            scores[row, i] = -np.inf
+        shares[row] = np.float32(1.0) / exponentiate(scores[row, : end - start], scale)
+    for block in range(first_block, last_block):
+        tokens = min(block_size, end - block * block_size)
+        for panel in range(head_dim // PANEL):
+            value = values[table[block], head, panel].ctypes.data
+            place = scores[:, block * block_size - start :].ctypes.data
+            into = out[:, panel * PANEL :].ctypes.data
+            multiply_tile(place, stride, group, value, tokens, into, head_dim, block - first_block)
+    for row in range(group):
+        for channel in range(head_dim):
+            out[row, channel] *= shares[row]

@@ -15,10 +15,13 @@ _LANES: Final = 16
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
-def exponentiate(scores: Any) -> Any:
-    """Turn scores float32 [n], n ≥ 1, into e to their distance from the largest, in place; return the sum of those.
+def exponentiate(scores: Any, scale: Any) -> Any:
+    """Turn scores float32 [n], n ≥ 1, in place into e to `scale` times their distance from the largest.
 
     The largest is taken off first, so that no exponential overflows. A score of −∞ becomes 0.
+
+    Returns:
+        The sum of what is then there.
     """
     n = len(scores)
     lanes = np.full(_LANES, -np.inf, np.float32)
@@ -34,6 +37,6 @@ def exponentiate(scores: Any) -> Any:
         largest = max(largest, scores[i])
     total = np.float32(0.0)
     for i in range(n):
-        scores[i] = exponential(scores[i] - largest)
+        scores[i] = exponential((scores[i] - largest) * scale)
         total += scores[i]
     return total

@@ -1,0 +1,53 @@
+"""The compiled attention of one step: which rows go through which kernel."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from tinyllm.runner.attention.base import AttentionShape
+from tinyllm.runner.attention.paged_decode import Singles, paged_decode
+from tinyllm.runner.attention.paged_prefill import Chunks, paged_prefill
+from tinyllm.runner.attention.panel_cache import LayerCache
+from tinyllm.runner.batch import FlatBatch
+
+_CHUNK: Final = 4
+"""New tokens from which a row attends as a chunk; fewer attend one by one."""
+
+_NO_WINDOW: Final = 1 << 30
+
+
+class StepAttention(NamedTuple):
+    """The rows of a step by the kernel that takes them."""
+
+    singles: Singles
+    chunks: Chunks
+
+    @classmethod
+    def of(cls, batch: FlatBatch, shape: AttentionShape) -> StepAttention:
+        """Plan a step."""
+        tables = batch.block_tables.numpy()
+        row_of_token = np.repeat(np.arange(len(batch.query_lens)), batch.query_lens)
+        tokens = np.flatnonzero(batch.query_lens[row_of_token] < _CHUNK)
+        rows = np.flatnonzero(batch.query_lens >= _CHUNK)
+        return cls(
+            Singles(tokens, batch.positions.numpy()[tokens] + 1, tables[row_of_token[tokens]]),
+            Chunks.of(
+                batch.query_start[rows],
+                batch.query_lens[rows],
+                batch.context_lens[rows],
+                tables[rows],
+                num_heads=shape.num_heads,
+                num_kv_heads=shape.num_kv_heads,
+                head_dim=shape.head_dim,
+            ),
+        )
+
+    def attend(self, q: Any, cache: LayerCache, window: int | None, out: Any) -> None:
+        """Fill `out` from q, both [num_tokens, num_heads, head_dim], once keys and values are in the layer's cache."""
+        seen = window or _NO_WINDOW
+        if len(self.chunks.starts):
+            paged_prefill(q, *cache, self.chunks, seen, out)
+        if len(self.singles.tokens):
+            paged_decode(q, *cache, self.singles, seen, out)
