@@ -1,1 +1,1 @@
-"""What runs inside vLLM's own environment. Nothing else imports vLLM."""
+"""What runs inside vLLM's own environment. Nothing else of this package imports vLLM."""

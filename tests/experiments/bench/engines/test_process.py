@@ -47,6 +47,9 @@ class Fake(Engine):
             (self.words and open(self.words[-1], "w")).write(f"{os.getpid()} {child.pid}")
         if command == "sleep": time.sleep(600)
         return [Served(r.request_id, 0.0, 0.1, [0.2], [len(r.prompt_token_ids)], "length") for r in requests]
+
+class Lacking(Fake):
+    modules = ("json", "no_such_package.part")
 """
 
 
@@ -260,6 +263,15 @@ def test_what_is_wrong_is_said_before_a_process_is_started(
 ) -> None:
     with pytest.raises(InputError, match=says):
         EngineProcess(name, model, options)
+
+
+def test_a_package_that_an_engine_lacks_is_named(start: Callable[..., EngineProcess], tmp_path: Path) -> None:
+    start()
+    with (
+        pytest.raises(InputError, match="engine fake_engine:Lacking: no_such_package is not installed"),
+        EngineProcess("fake_engine:Lacking", tmp_path),
+    ):
+        pass
 
 
 def test_a_directory_that_is_no_model_is_refused(start: Callable[..., EngineProcess], tmp_path: Path) -> None:
