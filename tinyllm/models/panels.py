@@ -15,6 +15,7 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
+from tinyllm.models.memory import empty_in_large_pages
 from tinyllm.models.tile import PANEL, exponential, multiply_tile
 
 # Sums may be reordered, or no loop over channels becomes a vector instruction. NaN and infinity stay what they are.
@@ -35,8 +36,9 @@ def use_threads(number: int) -> None:
 def pack(weight: Tensor) -> Tensor:
     """A weight [n, k] in panels [⌈n / PANEL⌉, k, PANEL]; rows that are missing in the last one are zero."""
     n, k = weight.shape
-    packed = torch.zeros(-(-n // PANEL), k, PANEL)
+    packed = empty_in_large_pages((-(-n // PANEL), k, PANEL), torch.float32)
     whole = n // PANEL
+    packed[whole:] = 0
     packed[:whole] = weight[: whole * PANEL].view(whole, PANEL, k).transpose(1, 2)
     packed[whole:, :, : n % PANEL] = weight[whole * PANEL :].t()
     return packed
@@ -59,8 +61,11 @@ def panel_matmul(x: Any, panels: Any, out: Any, adds: Any) -> None:
             size = min(block, rows - first)
             x_address = x[first:].ctypes.data
             for panel in range(len(panels) * piece // pieces, len(panels) * (piece + 1) // pieces):
+                weights = panels[panel].ctypes.data
                 place = out[first:, panel * PANEL :].ctypes.data
-                multiply_tile(x_address, k, size, panels[panel].ctypes.data, k, place, out.shape[1], adds)
+                multiply_tile(
+                    x_address, k, size, weights, weights + 4 * k * PANEL, k, place, out.shape[1], adds
+                )
 
 
 @njit(parallel=True, fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
@@ -84,9 +89,10 @@ def gated_panel_matmul(x: Any, panels: Any, bias: Any, out: Any) -> None:
             size = min(block, rows - first)
             x_address = x[first:].ctypes.data
             for panel in range(half * piece // pieces, half * (piece + 1) // pieces):
-                up_panel = panels[half + panel].ctypes.data
-                multiply_tile(x_address, k, size, panels[panel].ctypes.data, k, gate.ctypes.data, PANEL, 0)
-                multiply_tile(x_address, k, size, up_panel, k, up.ctypes.data, PANEL, 0)
+                weights, others = panels[panel].ctypes.data, panels[half + panel].ctypes.data
+                multiply_tile(x_address, k, size, weights, others, k, gate.ctypes.data, PANEL, 0)
+                following = weights + 4 * k * PANEL
+                multiply_tile(x_address, k, size, others, following, k, up.ctypes.data, PANEL, 0)
                 column = panel * PANEL
                 if len(bias):
                     _add_row(gate[:size], bias[column:])

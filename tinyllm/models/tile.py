@@ -52,11 +52,21 @@ def _broadcast(builder: Any, number: Any) -> Any:
     return builder.shuffle_vector(first, ir.Constant(_VECTOR, ir.Undefined), zeros)
 
 
+def _prefetch(builder: Any, pointer: Any) -> None:
+    """Have a cache line brought into the second-level cache; an address where nothing lies does no harm."""
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, _INT, _INT, _INT])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
+    read, locality, data = 0, 2, 1
+    builder.call(function, [pointer, *(ir.Constant(_INT, value) for value in (read, locality, data))])
+
+
 def _add_channel(
-    builder: Any, rows: Sequence[Any], panel: Any, channel: Any, sums: Sequence[Any]
+    builder: Any, rows: Sequence[Any], panels: tuple[Any, Any], channel: Any, sums: Sequence[Any]
 ) -> list[Any]:
     """The sums after one more channel; row by row, each of its vectors."""
     base = builder.mul(channel, _index(PANEL))
+    panel, following = panels
+    _prefetch(builder, builder.gep(following, [base]))
     weights = [
         _load(builder, builder.gep(panel, [builder.add(base, _index(lane))]), _VECTOR)
         for lane in range(0, PANEL, _LANES)
@@ -71,7 +81,12 @@ def _add_channel(
 
 
 def _sum_channels(
-    builder: Any, rows: Sequence[Any], panel: Any, bounds: tuple[Any, Any], step: int, sums: Sequence[Any]
+    builder: Any,
+    rows: Sequence[Any],
+    panels: tuple[Any, Any],
+    bounds: tuple[Any, Any],
+    step: int,
+    sums: Sequence[Any],
 ) -> list[Any]:
     """A loop over the channels in `bounds`, `step` at a time, whose number is a multiple of it."""
     before = builder.block
@@ -87,7 +102,7 @@ def _sum_channels(
         phi.add_incoming(start, before)
     current: list[Any] = list(phis)
     for offset in range(step):
-        current = _add_channel(builder, rows, panel, builder.add(channel, _index(offset)), current)
+        current = _add_channel(builder, rows, panels, builder.add(channel, _index(offset)), current)
     following = builder.add(channel, _index(step))
     channel.add_incoming(following, loop)
     for phi, value in zip(phis, current, strict=True):
@@ -119,21 +134,29 @@ def _store(builder: Any, out: Sequence[Any], sums: Sequence[Any], adds: Any) -> 
 def _tile_of(num_rows: int) -> Callable[..., None]:
     @intrinsic  # type: ignore[untyped-decorator]
     def tile(
-        _: Any, x: Any, x_stride: Any, panel: Any, channels: Any, out: Any, out_stride: Any, adds: Any
+        _: Any,
+        x: Any,
+        x_stride: Any,
+        panel: Any,
+        following: Any,
+        channels: Any,
+        out: Any,
+        out_stride: Any,
+        adds: Any,
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            x, x_stride, panel, channels, out, out_stride, adds = arguments
+            x, x_stride, panel, following, channels, out, out_stride, adds = arguments
             rows = [_floats(builder, x, builder.mul(x_stride, _index(row))) for row in range(num_rows)]
-            place = _floats(builder, panel, _index(0))
+            panels = _floats(builder, panel, _index(0)), _floats(builder, following, _index(0))
             sums: list[Any] = [ir.Constant(_VECTOR, [0.0] * _LANES)] * (num_rows * PANEL // _LANES)
             even = builder.and_(channels, _index(-_UNROLLED))
-            sums = _sum_channels(builder, rows, place, (_index(0), even), _UNROLLED, sums)
-            sums = _sum_channels(builder, rows, place, (even, channels), 1, sums)
+            sums = _sum_channels(builder, rows, panels, (_index(0), even), _UNROLLED, sums)
+            sums = _sum_channels(builder, rows, panels, (even, channels), 1, sums)
             into = [_floats(builder, out, builder.mul(out_stride, _index(row))) for row in range(num_rows)]
             _store(builder, into, sums, adds)
             return context.get_dummy_value()
 
-        return types.void(*[types.intp] * 7), generate
+        return types.void(*[types.intp] * 8), generate
 
     return tile  # type: ignore[no-any-return]
 
@@ -143,13 +166,22 @@ _one, _two, _three, _four, _five, _six = (_tile_of(rows) for rows in range(1, TI
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def multiply_tile(
-    x: Any, x_stride: Any, rows: Any, panel: Any, channels: Any, out: Any, out_stride: Any, adds: Any
+    x: Any,
+    x_stride: Any,
+    rows: Any,
+    panel: Any,
+    following: Any,
+    channels: Any,
+    out: Any,
+    out_stride: Any,
+    adds: Any,
 ) -> None:
     """`out = x @ panel`, or `out += x @ panel` if `adds` is not 0, over addresses of float32.
 
     Args:
         x: [rows, channels], a row every `x_stride` numbers.
         panel: [channels, PANEL], contiguous.
+        following: the panel that comes next, which is fetched from memory meanwhile.
         out: [rows, PANEL], a row every `out_stride` numbers.
     """
     tiles = (rows + TILE_ROWS - 1) // TILE_ROWS
@@ -159,17 +191,17 @@ def multiply_tile(
         last = rows * (tile + 1) // tiles
         size, x_row, out_row = last - first, x + 4 * first * x_stride, out + 4 * first * out_stride
         if size == 6:
-            _six(x_row, x_stride, panel, channels, out_row, out_stride, adds)
+            _six(x_row, x_stride, panel, following, channels, out_row, out_stride, adds)
         elif size == 5:
-            _five(x_row, x_stride, panel, channels, out_row, out_stride, adds)
+            _five(x_row, x_stride, panel, following, channels, out_row, out_stride, adds)
         elif size == 4:
-            _four(x_row, x_stride, panel, channels, out_row, out_stride, adds)
+            _four(x_row, x_stride, panel, following, channels, out_row, out_stride, adds)
         elif size == 3:
-            _three(x_row, x_stride, panel, channels, out_row, out_stride, adds)
+            _three(x_row, x_stride, panel, following, channels, out_row, out_stride, adds)
         elif size == 2:
-            _two(x_row, x_stride, panel, channels, out_row, out_stride, adds)
+            _two(x_row, x_stride, panel, following, channels, out_row, out_stride, adds)
         else:
-            _one(x_row, x_stride, panel, channels, out_row, out_stride, adds)
+            _one(x_row, x_stride, panel, following, channels, out_row, out_stride, adds)
         first = last
 
 

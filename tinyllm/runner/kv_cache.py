@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tinyllm.errors import InputError
+from tinyllm.models.memory import empty_in_large_pages
 
 
 class KVShape(Protocol):
@@ -80,7 +81,7 @@ class KVCache:
         self.num_blocks = num_blocks
         self.block_size = block_size
         # Not filled: the system hands a page out on first touch, so a large, mostly unused cache costs nothing.
-        self.k, self.v = (torch.empty(size, device=device, dtype=dtype) for _ in range(2))
+        self.k, self.v = (_empty(size, device, dtype) for _ in range(2))
 
     def write(self, layer: int, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
         """Store k and v [num_tokens, num_kv_heads, head_dim] in the slots [num_tokens] int64."""
@@ -93,6 +94,12 @@ class KVCache:
             cache[layer].index_select(0, block_ids).flatten(0, 1)[:num_tokens] for cache in (self.k, self.v)
         )
         return k, v
+
+
+def _empty(size: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    if device.type == "cpu":
+        return empty_in_large_pages(size, dtype)
+    return torch.empty(size, device=device, dtype=dtype)
 
 
 def _check_memory(num_blocks: int, block_bytes: int, device: torch.device) -> None:

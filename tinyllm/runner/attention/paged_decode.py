@@ -69,7 +69,8 @@ def _attend(
         for panel in range(panels_of_block):
             place = scores[:, block * block_size - start + panel * PANEL :].ctypes.data
             key = keys[table[block], head, panel].ctypes.data
-            multiply_tile(q.ctypes.data, head_dim, group, key, head_dim, place, stride, 0)
+            following = keys[table[min(block + 1, last_block - 1)], head, panel].ctypes.data
+            multiply_tile(q.ctypes.data, head_dim, group, key, following, head_dim, place, stride, 0)
     shares = np.empty(group, np.float32)
     scale = np.float32(1.0 / np.sqrt(head_dim))
     for row in range(group):
@@ -81,8 +82,9 @@ def _attend(
         for panel in range(head_dim // PANEL):
             value = values[table[block], head, panel].ctypes.data
             place = scores[:, block * block_size - start :].ctypes.data
+            following = values[table[min(block + 1, last_block - 1)], head, panel].ctypes.data
             into = out[:, panel * PANEL :].ctypes.data
-            multiply_tile(place, stride, group, value, tokens, into, head_dim, block - first_block)
+            multiply_tile(place, stride, group, value, following, tokens, into, head_dim, block - first_block)
     for row in range(group):
         for channel in range(head_dim):
             out[row, channel] *= shares[row]
