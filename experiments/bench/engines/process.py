@@ -76,7 +76,10 @@ class EngineProcess:
                 start_new_session=True,
             )
             self.info = self._answer()["ready"] | {"engine": self.name}
-        except KeyError:
+        except OSError as error:
+            self._end()
+            raise InputError(f"engine {self.name}: {self.command[0]}: {error.strerror}") from None
+        except (KeyError, TypeError):
             self._end(keep=True)
             raise IncompleteRunError(self._failure("its first answer is not that it is ready")) from None
         except BaseException as error:

@@ -159,6 +159,7 @@ def test_an_engine_that_fails_in_a_job_ends_with_an_error_and_its_log_is_kept(
         (["hello there"], "it answered 'hello there', which is no JSON object"),
         (["7"], "it answered '7', which is no JSON object"),
         (['{"served": []}'], "its first answer is not that it is ready"),
+        (['{"ready": 1}'], "its first answer is not that it is ready"),
         (['{"ready": {}}', '{"served": 1}'], "its answer is no result of a job"),
         (
             ['{"ready": {}}', '{"served": [{"id": 1}], "memory": {}, "details": {}}'],
@@ -177,6 +178,14 @@ def test_rubbish_in_place_of_an_answer_ends_the_engine(
     engine.command[0] = str(child)
     with pytest.raises(IncompleteRunError, match=f"^engine fake: {says}"), engine:
         engine.run(job("a"))
+
+
+def test_a_python_that_does_not_run_is_named(start: Callable[..., EngineProcess], tmp_path: Path) -> None:
+    engine = start()
+    engine.command[0] = str(tmp_path / "config.json")
+    with pytest.raises(InputError, match=r"^engine fake: .*config\.json: Permission denied$"), engine:
+        pass
+    assert logs(tmp_path) == []
 
 
 def test_an_interrupt_ends_the_engine_and_what_it_started(
