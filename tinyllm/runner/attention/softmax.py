@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numba import njit
 
 from tinyllm.models.panels import FASTMATH
 from tinyllm.models.tile import exponential
-
-_LANES: Final = 16
-"""Maxima kept side by side, so that looking for the largest is vector work."""
-
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
 def exponentiate(scores: Any, scale: Any) -> Any:
@@ -23,20 +19,18 @@ def exponentiate(scores: Any, scale: Any) -> Any:
     Returns:
         The sum of what is then there.
     """
-    n = len(scores)
-    lanes = np.full(_LANES, -np.inf, np.float32)
-    whole = n // _LANES * _LANES
-    for first in range(0, whole, _LANES):
-        for lane in range(_LANES):
-            score = scores[first + lane]
-            lanes[lane] = score if score > lanes[lane] else lanes[lane]
-    largest = lanes[0]
-    for lane in range(_LANES):
-        largest = max(largest, lanes[lane])
-    for i in range(whole, n):
-        largest = max(largest, scores[i])
+    largest = _largest(scores)
     total = np.float32(0.0)
-    for i in range(n):
+    for i in range(len(scores)):
         scores[i] = exponential((scores[i] - largest) * scale)
         total += scores[i]
     return total
+
+
+# A NaN among the scores may make the largest anything: it makes the sum NaN, and so every weight, all the same.
+@njit(fastmath=FASTMATH | {"nnan"}, cache=True)  # type: ignore[untyped-decorator]
+def _largest(scores: Any) -> Any:
+    largest = scores[0]
+    for i in range(1, len(scores)):
+        largest = max(largest, scores[i])
+    return largest
