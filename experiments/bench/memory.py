@@ -21,13 +21,14 @@ def memory_limit(memory: Memory) -> int | None:
     return memory.rss_after_imports + int(WEIGHTS_FACTOR * memory.weights) + memory.kv_pool + ALLOWANCE_BYTES
 
 
-def memory_row(engine: str, memory: Memory) -> dict[str, Any]:
-    """A row of the report, in bytes."""
+def memory_row(engine: str, memory: Memory, bound: bool) -> dict[str, Any]:
+    """A row of the report, in bytes; `ok` is None for an engine that the limit does not bind."""
     limit = memory_limit(memory)
-    return {"engine": engine, **vars(memory), "limit": limit, "ok": limit is None or memory.peak_rss <= limit}
+    ok = None if not bound or limit is None else memory.peak_rss <= limit
+    return {"engine": engine, **vars(memory), "limit": limit, "ok": ok}
 
 
 def over_limit(row: Mapping[str, Any]) -> Iterator[str]:
     """The fault of a row that is over its limit."""
-    if not row["ok"]:
+    if row["ok"] is False:
         yield f"at most {row['peak_rss'] / 1e6:,.0f} MB resident, over the limit of {row['limit'] / 1e6:,.0f} MB"

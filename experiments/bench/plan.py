@@ -21,6 +21,9 @@ BLOCK_SIZE: Final = 16
 MAX_NUM_SEQS: Final = 256
 """Default of every engine here: so many requests have to find room in the KV pool."""
 
+POOL_ROOM: Final = 1.25
+"""Some engines admit nobody while little of their pool is free; no engine is to wait for that."""
+
 MAX_POOL_BYTES: Final = 4 * 2**30
 """Of the KV pool, where the user gives no size and one request does not need more."""
 
@@ -149,13 +152,13 @@ def _items(stream: Stream) -> Iterator[Item]:
 
 
 def _pool_blocks(workloads: Sequence[Workload], shape: ModelShape, dtype: str) -> int:
-    """Blocks for the largest workload's requests that run at once, as far as `MAX_POOL_BYTES` go."""
+    """Blocks for the largest workload's requests that run at once, and some more, as far as `MAX_POOL_BYTES` go."""
     block_bytes = BLOCK_SIZE * shape.kv_bytes_per_token(dtype)
     wanted, least = 0, 0
     for workload in workloads:
         blocks = sorted((-(-_length(request) // BLOCK_SIZE) for request in workload.requests), reverse=True)
         wanted, least = max(wanted, sum(blocks[:MAX_NUM_SEQS])), max(least, blocks[0])
-    return max(least, min(wanted, MAX_POOL_BYTES // block_bytes))
+    return max(least, min(math.ceil(POOL_ROOM * wanted), MAX_POOL_BYTES // block_bytes))
 
 
 def _longest(workloads: Sequence[Workload], streams: Sequence[Stream]) -> int:

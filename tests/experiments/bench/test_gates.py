@@ -160,10 +160,11 @@ def test_engines_are_compared_in_pairs() -> None:
 def test_memory_is_held_to_imports_weights_pool_and_allowance() -> None:
     memory = Memory(300_000_000, 100_000_000, 50_000_000, 580_000_000)
     assert memory_limit(memory) == 300_000_000 + 130_000_000 + 50_000_000 + 100_000_000
-    assert list(over_limit(memory_row("tinyllm", memory))) == []
-    over = memory_row("tinyllm", replace(memory, peak_rss=580_000_001))
+    assert list(over_limit(memory_row("tinyllm", memory, True))) == []
+    over = memory_row("tinyllm", replace(memory, peak_rss=580_000_001), True)
     assert list(over_limit(over)) == ["at most 580 MB resident, over the limit of 580 MB"]
-    assert memory_row("other", replace(memory, weights=None))["ok"]
+    assert memory_row("tinyllm", replace(memory, weights=None), True)["ok"] is None
+    assert memory_row("other", replace(memory, peak_rss=580_000_001), False)["ok"] is None
 
 
 def test_a_gate_shows_five_faults_and_counts_them_all() -> None:

@@ -141,7 +141,7 @@ def test_the_pool_has_room_for_the_largest_workload(fake_bench: Any) -> None:
         for item in plan.items
         if item.workload is not None
     )
-    assert plan.num_gpu_blocks == most
+    assert most < plan.num_gpu_blocks <= 1.25 * most + 1
     assert make_plan(fake_bench.options(num_gpu_blocks=7)).num_gpu_blocks == 7
 
 
