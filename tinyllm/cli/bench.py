@@ -10,7 +10,7 @@ import typer
 from tinyllm.cli.config_file import ConfigOption
 from tinyllm.cli.option_groups import with_option_groups
 from tinyllm.cli.trace_options import ReadOptions
-from tinyllm.errors import IncompleteRunError
+from tinyllm.errors import IncompleteRunError, InputError
 
 if TYPE_CHECKING:
     from experiments.bench.options import BenchOptions
@@ -22,9 +22,11 @@ def bench(
         str, typer.Argument(metavar="SUITE", help="quick, offline, open-loop, realistic-v1, or a .toml file.")
     ],
     model: Annotated[Path, typer.Option("--model", help="Model directory (tinyllm get-model brings one).")],
-    out: Annotated[Path, typer.Option("--out", help="Report directory to write.")],
     read_options: ReadOptions,
     config: ConfigOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Report directory to write; only --dry-run needs none.")
+    ] = None,
     backend: Annotated[
         str,
         typer.Option(
@@ -67,10 +69,12 @@ def bench(
     from experiments.bench.bench import bench as run_bench
     from experiments.bench.options import BenchOptions
 
+    if out is None and not dry_run:
+        raise InputError("--out: is missing; give the report directory to write, or --dry-run")
     options = BenchOptions(
         suite,
         model,
-        out,
+        out or Path(),
         backend=backend,
         length_scale=length_scale,
         requests=requests,

@@ -42,7 +42,7 @@ def test_the_real_engine_serves_a_whole_suite(fake_bench: Any) -> None:
 
 
 def test_a_dry_run_prints_the_plan_and_writes_nothing(fake_bench: Any) -> None:
-    result = _run(fake_bench.suite, "--model", fake_bench.model, "--out", fake_bench.out, "--dry-run")
+    result = _run(fake_bench.suite, "--model", fake_bench.model, "--dry-run")
     assert result.exit_code == 0, result.output
     assert "Suite tiny: A tiny suite." in result.stdout and "Expected: about " in result.stdout
     assert "tinyllm, transformers-static, transformers-continuous, vllm-eager, vllm-compiled" in result.stdout
@@ -52,6 +52,11 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(fake_bench: Any) -> None:
 def test_a_wrong_suite_is_an_error_of_input(tmp_path: Path) -> None:
     result = _run("slow", "--model", tmp_path, "--out", tmp_path / "out")
     assert isinstance(result.exception, InputError) and "SUITE slow: unknown; choose" in str(result.exception)
+
+
+def test_a_run_needs_a_place_for_its_report(fake_bench: Any) -> None:
+    result = _run(fake_bench.suite, "--model", fake_bench.model)
+    assert isinstance(result.exception, InputError) and "--out: is missing" in str(result.exception)
 
 
 def test_a_missing_vllm_is_told_before_anything_is_written(fake_bench: Any) -> None:
