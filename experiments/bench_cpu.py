@@ -21,8 +21,8 @@ from torch.nn import functional
 from tinyllm.engine.sampling_params import SamplingParams
 from tinyllm.models.base import DecoderModel
 from tinyllm.models.loader import load_model
-from tinyllm.models.matmul import multiply
-from tinyllm.models.panels import pack, use_threads
+from tinyllm.models.matmul import PanelMemory, multiply
+from tinyllm.models.panels import use_threads
 from tinyllm.policy.batch import ScheduledBatch
 from tinyllm.policy.request import Request
 from tinyllm.runner.batch import FlatBatch
@@ -52,7 +52,8 @@ def compare_products(sizes: tuple[int, int], number: int, rows: int) -> dict[str
     n, k = sizes
     x = torch.randn(rows, k)
     weights = [torch.randn(n, k) for _ in range(number)]
-    panels = [pack(weight) for weight in weights]
+    memory = PanelMemory(*weights)
+    panels = [memory.pack(weight) for weight in weights]
     onednn = [torch.ops.mkldnn._reorder_linear_weight(weight, rows) for weight in weights]
 
     def each(product: Callable[[Tensor], object], matrices: list[Tensor]) -> Work:

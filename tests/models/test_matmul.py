@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from tinyllm.models.matmul import multiply, packed, rows_of
+from tinyllm.models.matmul import PanelMemory, can_pack, multiply, rows_of
 from tinyllm.models.panels import gated_panel_matmul, panel_matmul
 from tinyllm.models.tile import PANEL, exponential
 
@@ -25,9 +25,8 @@ def draw(seed: int, *shape: int) -> torch.Tensor:
 
 
 def in_panels(weight: torch.Tensor) -> torch.Tensor:
-    panels = packed(weight)
-    assert panels is not None
-    return panels
+    assert can_pack(weight)
+    return PanelMemory(weight).pack(weight)
 
 
 @settings(deadline=None)
@@ -79,6 +78,13 @@ def test_rows_are_looked_up_in_panels_too(n: int, k: int, wanted: list[int], see
     assert torch.equal(rows_of(in_panels(weight), indices), weight[indices])
 
 
+def test_several_weights_lie_one_after_the_other() -> None:
+    weights = [draw(seed, 17 + seed, 5) for seed in range(4)]
+    memory = PanelMemory(*weights)
+    for weight, panels in reversed([(weight, memory.pack(weight)) for weight in weights]):
+        assert torch.equal(rows_of(panels, torch.arange(len(weight))), weight)
+
+
 def test_a_strided_view_is_multiplied_like_its_copy() -> None:
     wide, weight = draw(0, 5, 24), draw(1, 7, 8)
     for view in (wide[:, 8:16], draw(2, 8, 5).t()):
@@ -98,7 +104,7 @@ def test_values_that_are_no_numbers_stay_what_they_are() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_other_types_go_the_library_s_way(dtype: torch.dtype) -> None:
     x, weight = draw(0, 3, 16).to(dtype), draw(1, 5, 16).to(dtype)
-    assert packed(weight) is None
+    assert not can_pack(weight)
     assert torch.equal(multiply(x, weight, None, 5), torch.nn.functional.linear(x, weight))
 
 

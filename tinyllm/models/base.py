@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tinyllm.models.config import ConfigFile, ModelConfig
 from tinyllm.models.layers import Embedding, Linear, project_to_float32
+from tinyllm.models.matmul import PanelMemory, can_pack
 
 
 class Attend(Protocol):
@@ -96,9 +97,12 @@ class DecoderModel(nn.Module, ABC):
 
         Nothing but `checkpoint_views` is affected: it has no views of weights laid out so.
         """
-        for module in self.modules():
-            if isinstance(module, Linear):
-                module.pack()
+        linears = [module for module in self.modules() if isinstance(module, Linear)]
+        if not all(can_pack(linear.weight) for linear in linears):
+            return
+        memory = PanelMemory(*(linear.weight for linear in linears))
+        for linear in linears:
+            linear.pack(memory)
         if self.config.tie_word_embeddings:
             self.embed_tokens.weight = self.lm_head.weight
 

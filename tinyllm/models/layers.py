@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tinyllm.models.config import ConfigFile
-from tinyllm.models.matmul import multiply, packed, rows_of
+from tinyllm.models.matmul import PanelMemory, multiply, rows_of
 
 ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "silu": functional.silu,
@@ -60,11 +60,9 @@ class Linear(nn.Module):
         self.weight = empty_parameter(*shape, dtype=dtype)
         self.bias = empty_parameter(out_features, dtype=dtype) if bias else None
 
-    def pack(self) -> None:
-        """Lay the weight out in panels where compiled products read such; it is then there once, in that form."""
-        panels = packed(self.weight) if self.weight.dim() == 2 else None
-        if panels is not None:
-            self.weight = nn.Parameter(panels, requires_grad=False)
+    def pack(self, memory: PanelMemory) -> None:
+        """Move the weight into panels, as compiled products read it."""
+        self.weight = nn.Parameter(memory.pack(self.weight), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return multiply(x, self.weight, self.bias, self.out_features)

@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tinyllm.models.memory import empty_in_large_pages
+
 try:
-    from tinyllm.models.panels import pack, panel_matmul, use_threads
+    from tinyllm.models.panels import pack, panel_matmul, panels_shape, use_threads
 except ImportError:
     pack = None  # type: ignore[assignment]
 
 
-def packed(weight: Tensor) -> Tensor | None:
-    """A weight [n, k] in the panels that compiled products read; None where there are none such.
+def can_pack(weight: Tensor) -> bool:
+    """Whether there are products that read this weight in panels: float32, on the CPU, where numba is installed."""
+    return (
+        pack is not None
+        and weight.dim() == 2
+        and weight.device.type == "cpu"
+        and weight.dtype == torch.float32
+    )
 
-    They are for float32 on the CPU, where numba is installed.
+
+class PanelMemory:
+    """Room for some weights in panels, one after the other, in large pages.
+
+    Args:
+        weights: those that will be packed, each once and in any order.
     """
-    if pack is None or weight.device.type != "cpu" or weight.dtype != torch.float32:
-        return None
-    panels: Tensor = pack(weight)
-    return panels
+
+    def __init__(self, *weights: Tensor) -> None:
+        self._free = empty_in_large_pages(
+            (sum(math.prod(panels_shape(*weight.shape)) for weight in weights),), torch.float32
+        )
+
+    def pack(self, weight: Tensor) -> Tensor:
+        """The panels of a weight [n, k]: [⌈n / 16⌉, k, 16]."""
+        shape = panels_shape(*weight.shape)
+        taken, self._free = torch.tensor_split(self._free, [math.prod(shape)])
+        panels = taken.view(shape)
+        pack(weight, panels)
+        return panels
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int) -> Tensor:
     """`x @ weight.T + bias` of x [rows, k] and bias [out_features]: [rows, out_features].
 
     Args:
-        weight: [out_features, k], or what `packed` made of that.
+        weight: [out_features, k], or its panels.
     """
     if weight.dim() == 2:
         return functional.linear(x, weight, bias)
@@ -40,7 +64,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int) 
 
 
 def rows_of(weight: Tensor, indices: Tensor) -> Tensor:
-    """Rows [n, k] of a weight, which may be packed, at int64 indices [n]."""
+    """Rows [n, k] of a weight, or of its panels, at int64 indices [n]."""
     if weight.dim() == 2:
         return functional.embedding(indices, weight)
     width = weight.shape[2]

@@ -23,7 +23,7 @@ def empty_in_large_pages(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     if _ADVICE is None or size < _PAGE:
         return torch.empty(*shape, dtype=dtype, device="cpu")
     # Private, for only such memory is given large pages.
-    memory = mmap.mmap(-1, -(-size // _PAGE) * _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     try:
         memory.madvise(_ADVICE)
     except OSError:  # a kernel built without them

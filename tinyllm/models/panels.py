@@ -11,11 +11,9 @@ from typing import Any, Final
 
 import numba
 import numpy as np
-import torch
 from numba import njit, prange
 from torch import Tensor
 
-from tinyllm.models.memory import empty_in_large_pages
 from tinyllm.models.tile import PANEL, exponential, multiply_tile
 
 # Sums may be reordered, or no loop over channels becomes a vector instruction. NaN and infinity stay what they are.
@@ -33,15 +31,18 @@ def use_threads(number: int) -> None:
     numba.set_num_threads(min(number, numba.config.NUMBA_NUM_THREADS))
 
 
-def pack(weight: Tensor) -> Tensor:
-    """A weight [n, k] in panels [⌈n / PANEL⌉, k, PANEL]; rows that are missing in the last one are zero."""
+def panels_shape(n: int, k: int) -> tuple[int, int, int]:
+    """Shape of a weight [n, k] in panels: [⌈n / PANEL⌉, k, PANEL]."""
+    return -(-n // PANEL), k, PANEL
+
+
+def pack(weight: Tensor, panels: Tensor) -> None:
+    """Fill panels, contiguous and of the shape `panels_shape`, from a weight; rows that the last one lacks are zero."""
     n, k = weight.shape
-    packed = empty_in_large_pages((-(-n // PANEL), k, PANEL), torch.float32)
     whole = n // PANEL
-    packed[whole:] = 0
-    packed[:whole] = weight[: whole * PANEL].view(whole, PANEL, k).transpose(1, 2)
-    packed[whole:, :, : n % PANEL] = weight[whole * PANEL :].t()
-    return packed
+    panels[:whole] = weight[: whole * PANEL].view(whole, PANEL, k).transpose(1, 2)
+    panels[whole:] = 0
+    panels[whole:, :, : n % PANEL] = weight[whole * PANEL :].t()
 
 
 @njit(parallel=True, fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]

@@ -17,7 +17,7 @@ from tinyllm.models.panels import FASTMATH, gated_panel_matmul, panel_matmul
 from tinyllm.runner.attention.panel_cache import store_key, store_value
 
 _TOKENS: Final = 16
-"""Tokens that a thread takes at a time."""
+"""Tokens that a thread takes at a time; for so few, calling upon other threads takes longer than the work."""
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
@@ -57,37 +57,73 @@ def after_attention(
     _add_bias(down_bias, x)
 
 
-@njit(parallel=True, fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)  # type: ignore[untyped-decorator]
 def norm(x: Any, weight: Any, epsilon: Any, out: Any) -> None:
     """`out` = the root mean square norm of each row of x, weighted."""
+    if len(x) <= _TOKENS:
+        _norm_rows(x, weight, epsilon, out)
+    else:
+        _norm_many(x, weight, epsilon, out)
+
+
+@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+def _norm_many(x: Any, weight: Any, epsilon: Any, out: Any) -> None:
     for piece in prange((len(x) + _TOKENS - 1) // _TOKENS):
-        for token in range(piece * _TOKENS, min(len(x), (piece + 1) * _TOKENS)):
-            square = np.float32(0.0)
-            for channel in range(x.shape[1]):
-                square += x[token, channel] * x[token, channel]
-            scale = np.float32(1.0) / math.sqrt(square / np.float32(x.shape[1]) + epsilon)
-            for channel in range(x.shape[1]):
-                out[token, channel] = x[token, channel] * scale * weight[channel]
+        first, last = piece * _TOKENS, (piece + 1) * _TOKENS
+        _norm_rows(x[first:last], weight, epsilon, out[first:last])
 
 
-@njit(parallel=True, fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+@njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+def _norm_rows(x: Any, weight: Any, epsilon: Any, out: Any) -> None:
+    for token in range(len(x)):
+        square = np.float32(0.0)
+        for channel in range(x.shape[1]):
+            square += x[token, channel] * x[token, channel]
+        scale = np.float32(1.0) / math.sqrt(square / np.float32(x.shape[1]) + epsilon)
+        for channel in range(x.shape[1]):
+            out[token, channel] = x[token, channel] * scale * weight[channel]
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
 def _rotate_and_store(
     qkv: Any, q_norm: Any, k_norm: Any, keys: Any, values: Any, cos: Any, sin: Any, slots: Any, epsilon: Any,
     q: Any,
 ) -> None:  # fmt: skip
-    heads, head_dim, kv_heads = q.shape[1], q.shape[2], keys.shape[1]
+    if len(qkv) <= _TOKENS:
+        _rotate_rows(qkv, q_norm, k_norm, keys, values, cos, sin, slots, epsilon, q)
+    else:
+        _rotate_many(qkv, q_norm, k_norm, keys, values, cos, sin, slots, epsilon, q)
+
+
+@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+def _rotate_many(
+    qkv: Any, q_norm: Any, k_norm: Any, keys: Any, values: Any, cos: Any, sin: Any, slots: Any, epsilon: Any,
+    q: Any,
+) -> None:  # fmt: skip
     for piece in prange((len(qkv) + _TOKENS - 1) // _TOKENS):
-        turned = np.empty(head_dim, np.float32)
-        for token in range(piece * _TOKENS, min(len(qkv), (piece + 1) * _TOKENS)):
-            row = qkv[token].reshape(heads + 2 * kv_heads, head_dim)
-            for head in range(heads):
-                _norm_head(row[head], q_norm, epsilon)
-                _turn(row[head], cos[token], sin[token], q[token, head])
-            for head in range(kv_heads):
-                _norm_head(row[heads + head], k_norm, epsilon)
-                _turn(row[heads + head], cos[token], sin[token], turned)
-                store_key(turned, slots[token], head, keys)
-                store_value(row[heads + kv_heads + head], slots[token], head, values)
+        part = slice(piece * _TOKENS, (piece + 1) * _TOKENS)
+        _rotate_rows(
+            qkv[part], q_norm, k_norm, keys, values, cos[part], sin[part], slots[part], epsilon, q[part]
+        )
+
+
+@njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+def _rotate_rows(
+    qkv: Any, q_norm: Any, k_norm: Any, keys: Any, values: Any, cos: Any, sin: Any, slots: Any, epsilon: Any,
+    q: Any,
+) -> None:  # fmt: skip
+    heads, head_dim, kv_heads = q.shape[1], q.shape[2], keys.shape[1]
+    turned = np.empty(head_dim, np.float32)
+    for token in range(len(qkv)):
+        row = qkv[token].reshape(heads + 2 * kv_heads, head_dim)
+        for head in range(heads):
+            _norm_head(row[head], q_norm, epsilon)
+            _turn(row[head], cos[token], sin[token], q[token, head])
+        for head in range(kv_heads):
+            _norm_head(row[heads + head], k_norm, epsilon)
+            _turn(row[heads + head], cos[token], sin[token], turned)
+            store_key(turned, slots[token], head, keys)
+            store_value(row[heads + kv_heads + head], slots[token], head, values)
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]

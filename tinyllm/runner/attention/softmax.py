@@ -10,6 +10,7 @@ from numba import njit
 from tinyllm.models.panels import FASTMATH
 from tinyllm.models.tile import exponential
 
+
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
 def exponentiate(scores: Any, scale: Any) -> Any:
     """Turn scores float32 [n], n ≥ 1, in place into e to `scale` times their distance from the largest.
