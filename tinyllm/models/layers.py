@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from tinyllm.models.config import ConfigFile
 from tinyllm.models.matmul import PanelMemory, multiply, rows_of
+from tinyllm.models.memory import empty_in_large_pages
 
 ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "silu": functional.silu,
@@ -39,7 +40,9 @@ def check_activation(file: ConfigFile, key: str, default: str) -> str:
 
 def empty_parameter(*shape: int, dtype: torch.dtype) -> nn.Parameter:
     """An uninitialised parameter on the current default device; the loader fills it."""
-    return nn.Parameter(torch.empty(*shape, dtype=dtype), requires_grad=False)
+    on_cpu = torch.get_default_device().type == "cpu"
+    values = empty_in_large_pages(shape, dtype) if on_cpu else torch.empty(*shape, dtype=dtype)
+    return nn.Parameter(values, requires_grad=False)
 
 
 class Linear(nn.Module):

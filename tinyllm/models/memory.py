@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 _ADVICE: Final = getattr(mmap, "MADV_HUGEPAGE", None)
-_PAGE: Final = 2 << 20
+_LEAST: Final = 1 << 20
+"""Bytes from which memory is asked of the system and goes back to it when let go, past any allocator's store."""
 
 
 def empty_in_large_pages(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -20,7 +21,7 @@ def empty_in_large_pages(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     Its memory counts as used once it is written to.
     """
     size = math.prod(shape) * dtype.itemsize
-    if _ADVICE is None or size < _PAGE:
+    if _ADVICE is None or size < _LEAST:
         return torch.empty(*shape, dtype=dtype, device="cpu")
     # Private, for only such memory is given large pages.
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
