@@ -43,27 +43,30 @@ class Sampler:
         logprobs = LogprobsRequest(logits, requests)
         forbid_stops_before_min_tokens(logits, requests, self._eos_token_ids)
         apply_penalties(logits, requests)
-        largest = logits.amax(dim=-1)
-        chosen = self._choose(logits, largest, requests)
+        greedy = _argmax(logits)
+        largest = logits.gather(1, greedy[:, None])[:, 0]
+        chosen = _choose(logits, greedy, largest, requests)
         errors = [_error(value) for value in largest.tolist()]
         token_ids = [
             None if error else token_id for token_id, error in zip(chosen.tolist(), errors, strict=True)
         ]
         return StepResult(token_ids, logprobs.of(chosen), errors if any(errors) else None)
 
-    def _choose(self, logits: Tensor, largest: Tensor, requests: Sequence[RunnerRequest]) -> Tensor:
-        random_rows = [row for row, request in enumerate(requests) if not request.params.is_greedy]
-        if not random_rows:
-            return _argmax(logits)
-        drawing = [requests[row] for row in random_rows]
-        if len(random_rows) == len(requests):
-            return _draw(logits, largest, drawing)
-        chosen = _argmax(logits)
-        chosen[random_rows] = _draw(logits[random_rows], largest[random_rows], drawing)
-        return chosen
+
+def _choose(logits: Tensor, likeliest: Tensor, largest: Tensor, requests: Sequence[RunnerRequest]) -> Tensor:
+    """One token id of each row, the greedy or drawn: int64 [rows]."""
+    random_rows = [row for row, request in enumerate(requests) if not request.params.is_greedy]
+    if not random_rows:
+        return greedy
+    drawing = [requests[row] for row in random_rows]
+    if len(random_rows) == len(requests):
+        return _draw(logits, largest, drawing)
+    greedy[random_rows] = _draw(logits[random_rows], largest[random_rows], drawing)
+    return greedy
 
 
 def _argmax(logits: Tensor) -> Tensor:
+    """Where each row is largest, or NaN if it is so anywhere: int64 [rows]."""
     # NumPy's is an order of magnitude faster than torch's on a CPU.
     return torch.from_numpy(logits.numpy().argmax(axis=-1)) if logits.is_cpu else logits.argmax(dim=-1)
 
