@@ -53,8 +53,8 @@ class Sampler:
         return StepResult(token_ids, logprobs.of(chosen), errors if any(errors) else None)
 
 
-def _choose(logits: Tensor, likeliest: Tensor, largest: Tensor, requests: Sequence[RunnerRequest]) -> Tensor:
-    """One token id of each row, the greedy or drawn: int64 [rows]."""
+def _choose(logits: Tensor, greedy: Tensor, largest: Tensor, requests: Sequence[RunnerRequest]) -> Tensor:
+    """One token id of each row, greedy or drawn: int64 [rows]."""
     random_rows = [row for row, request in enumerate(requests) if not request.params.is_greedy]
     if not random_rows:
         return greedy
