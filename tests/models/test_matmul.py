@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba import njit
 
 from tinyllm.models.matmul import PanelMemory, can_pack, multiply, rows_of
 from tinyllm.models.panels import gated_panel_matmul, panel_matmul
-from tinyllm.models.tile import PANEL, exponential
+from tinyllm.models.tile import PANEL
 
 ROWS = st.one_of(st.integers(0, 30), st.integers(90, 130))
 SIZES = st.integers(1, 70)
@@ -106,26 +102,3 @@ def test_other_types_go_the_library_s_way(dtype: torch.dtype) -> None:
     x, weight = draw(0, 3, 16).to(dtype), draw(1, 5, 16).to(dtype)
     assert not can_pack(weight)
     assert torch.equal(multiply(x, weight, None, 5), torch.nn.functional.linear(x, weight))
-
-
-@njit
-def _exponentials(x: np.ndarray, out: np.ndarray) -> None:
-    for i in range(len(x)):
-        out[i] = exponential(x[i])
-
-
-def test_the_exponential_is_exact_to_two_units_of_the_last_digit() -> None:
-    x = np.linspace(-87, 88, 200_001).astype(np.float32)
-    out = np.empty_like(x)
-    _exponentials(x, out)
-    expected = np.exp(x.astype(np.float64))
-    assert np.abs(out / expected - 1).max() < 2 * 2.0**-23
-
-
-def test_the_exponential_beyond_its_range() -> None:
-    x = np.array([-math.inf, -1e30, -88, 0, 89, math.inf, math.nan], np.float32)
-    out = np.empty_like(x)
-    _exponentials(x, out)
-    assert out[:4].tolist() == [0, 0, 0, 1]
-    assert out[4] == out[5] > 1e38
-    assert np.isnan(out[6])

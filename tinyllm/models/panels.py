@@ -14,7 +14,8 @@ import numpy as np
 from numba import njit, prange
 from torch import Tensor
 
-from tinyllm.models.tile import PANEL, exponential, multiply_tile
+from tinyllm.models.exponential import exponential
+from tinyllm.models.tile import PANEL, multiply_tile
 
 # Sums may be reordered, or no loop over channels becomes a vector instruction. NaN and infinity stay what they are.
 FASTMATH: Final = {"reassoc", "contract", "arcp", "nsz"}
@@ -45,7 +46,7 @@ def pack(weight: Tensor, panels: Tensor) -> None:
     panels[whole:, :, : n % PANEL] = weight[whole * PANEL :].t()
 
 
-@njit(parallel=True, fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+@njit(parallel=True, fastmath=FASTMATH, nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def panel_matmul(x: Any, panels: Any, out: Any, adds: Any) -> None:
     """`out = x @ weight.T`, or `out +=` it if `adds` is not 0.
 

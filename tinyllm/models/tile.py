@@ -1,13 +1,11 @@
-"""The two pieces of arithmetic that the compilers behind numba do not find by themselves, written in LLVM's terms.
+"""The heart of every matrix product, in LLVM's terms, for no compiler finds it by itself.
 
-`multiply_tile` is the heart of every matrix product: up to six rows of x times sixteen columns, whose sums stay in
-vector registers from the first to the last channel (Goto and van de Geijn 2008). `exponential` is e to a float32 in
-arithmetic that loops over it can turn into vector instructions, which a call of the C library prevents.
+Up to six rows of x times sixteen columns, whose sums stay in vector registers from the first to the last channel (Goto
+and van de Geijn 2008).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -203,49 +201,3 @@ def multiply_tile(
         else:
             _one(x_row, x_stride, panel, following, channels, out_row, out_stride, adds)
         first = last
-
-
-_POLYNOMIAL: Final = (
-    1.9875691500e-4,
-    1.3981999507e-3,
-    8.3334519073e-3,
-    4.1665795894e-2,
-    1.6666665459e-1,
-    0.5,
-)
-_LN2_HIGH: Final = 0.693359375
-"""ln 2 to so few digits that its multiples are exact; `_LN2_LOW` is the rest."""
-_LN2_LOW: Final = -2.12194440e-4
-_SMALLEST, _LARGEST = -87.0, 88.0
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def exponential(_: Any, x: Any) -> Any:
-    """e^x of a float32, to 2 units of the last digit; 0 below −87, e^88 above 88, NaN of NaN. Source: Cephes, expf."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        (x,) = arguments
-
-        def number(value: float) -> ir.Constant:
-            return ir.Constant(_FLOAT, value)
-
-        def fused(a: Any, b: Any, c: Any) -> Any:
-            return builder.fadd(builder.fmul(a, b, flags=_FUSED), c, flags=_FUSED)
-
-        is_large = builder.fcmp_ordered(">", x, number(_LARGEST))
-        bounded = builder.select(is_large, number(_LARGEST), x)
-        is_small = builder.fcmp_ordered("<", bounded, number(_SMALLEST))
-        bounded = builder.select(is_small, number(_SMALLEST), bounded)
-        floor = builder.module.declare_intrinsic("llvm.floor", [_FLOAT])
-        power = builder.call(floor, [fused(bounded, number(1 / math.log(2)), number(0.5))])
-        rest = fused(power, number(-_LN2_HIGH), bounded)
-        rest = fused(power, number(-_LN2_LOW), rest)
-        value = number(_POLYNOMIAL[0])
-        for coefficient in _POLYNOMIAL[1:]:
-            value = fused(value, rest, number(coefficient))
-        value = fused(value, builder.fmul(rest, rest), builder.fadd(rest, number(1.0)))
-        exponent = builder.add(builder.fptosi(power, _INT), ir.Constant(_INT, 127))
-        scale = builder.bitcast(builder.shl(exponent, ir.Constant(_INT, 23)), _FLOAT)
-        return builder.select(is_small, number(0.0), builder.fmul(value, scale))
-
-    return types.float32(types.float32), generate

@@ -20,7 +20,7 @@ _TOKENS: Final = 16
 """Tokens that a thread takes at a time; for so few, calling upon other threads takes longer than the work."""
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def before_attention(
     x: Any, input_norm: Any, qkv_panels: Any, qkv_bias: Any, q_norm: Any, k_norm: Any,
     keys: Any, values: Any, cos: Any, sin: Any, slots: Any, epsilon: Any, normed: Any, qkv: Any, q: Any,
@@ -39,7 +39,7 @@ def before_attention(
     _rotate_and_store(qkv, q_norm, k_norm, keys, values, cos, sin, slots, epsilon, q)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def after_attention(
     x: Any, attended: Any, o_panels: Any, o_bias: Any, post_norm: Any, gate_up_panels: Any, gate_up_bias: Any,
     down_panels: Any, down_bias: Any, epsilon: Any, normed: Any, activated: Any,
@@ -57,7 +57,7 @@ def after_attention(
     _add_bias(down_bias, x)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def norm(x: Any, weight: Any, epsilon: Any, out: Any) -> None:
     """`out` = the root mean square norm of each row of x, weighted."""
     if len(x) <= _TOKENS:

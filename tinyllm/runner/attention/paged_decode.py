@@ -8,9 +8,9 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
+from tinyllm.models.exponential import exponentiate
 from tinyllm.models.panels import FASTMATH
 from tinyllm.models.tile import PANEL, multiply_tile
-from tinyllm.runner.attention.softmax import exponentiate
 
 _PIECES: Final = 64
 """Parts of the work that threads share out: contexts differ in length."""
@@ -30,7 +30,7 @@ class Singles(NamedTuple):
     tables: NDArray[np.int32]
 
 
-@njit(parallel=True, fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+@njit(parallel=True, fastmath=FASTMATH, nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def paged_decode(q: Any, keys: Any, values: Any, singles: Any, window: Any, out: Any) -> None:
     """Fill `out` at these tokens, whose own keys and values are already in the cache.
 
@@ -76,7 +76,9 @@ def _attend(
     for row in range(group):
         for i in range(first - start):
             scores[row, i] = -np.inf
-        shares[row] = np.float32(1.0) / exponentiate(scores[row, : end - start], scale)
+        for i in range(end - start, stride):
+            scores[row, i] = -np.inf
+        shares[row] = np.float32(1.0) / exponentiate(scores[row].ctypes.data, stride, scale)
     for block in range(first_block, last_block):
         tokens = min(block_size, end - block * block_size)
         for panel in range(head_dim // PANEL):

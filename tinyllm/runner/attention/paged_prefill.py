@@ -8,14 +8,14 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
+from tinyllm.models.exponential import exponentiate
 from tinyllm.models.panels import FASTMATH
 from tinyllm.models.tile import PANEL, multiply_tile
-from tinyllm.runner.attention.softmax import exponentiate
 
 _PIECES: Final = 16
 """Parts of the work that threads share out."""
 
-_QUERIES: Final = 24
+_QUERIES: Final = 36
 """Queries, counted for each head, that are scored together: their scores of all keys should fit a core's own cache."""
 
 
@@ -63,7 +63,7 @@ class Chunks(NamedTuple):
         )
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def paged_prefill(q: Any, keys: Any, values: Any, chunks: Any, window: Any, out: Any) -> None:
     """Fill `out` at the tokens of the chunks, whose own keys and values are already in the cache.
 
@@ -152,7 +152,7 @@ def _attend_block(
             scores[row, i] = -np.inf
         for i in range(newest + 1 - start, width):
             scores[row, i] = -np.inf
-        shares[row] = np.float32(1.0) / exponentiate(scores[row, :width], scale)
+        shares[row] = np.float32(1.0) / exponentiate(scores[row].ctypes.data, width, scale)
     for panel in range(values.shape[1]):
         value = values[head, panel, start:].ctypes.data
         into = mixed[:, panel * PANEL :].ctypes.data

@@ -32,7 +32,7 @@ def layer_caches(kv_cache: KVCache, shape: AttentionShape) -> list[LayerCache] |
     return [(k.reshape(k_shape), v.reshape(v_shape)) for k, v in layers]
 
 
-@njit(parallel=True, fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+@njit(parallel=True, fastmath=FASTMATH, nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def store(k: Any, v: Any, slots: Any, keys: Any, values: Any) -> None:
     """Put k and v [tokens, num_kv_heads, head_dim] into their slots [tokens] of a layer's cache."""
     for token in prange(len(slots)):

@@ -1,0 +1,183 @@
+"""e to the power of float32 numbers, in arithmetic that becomes vector instructions: a call of the C library does not.
+
+Written in LLVM's terms: a polynomial between two halves of a power of two. Source: Cephes, `expf`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+ROW: Final = 16
+"""`exponentiate` takes rows of a multiple of so many numbers."""
+
+_LANES: Final = 8
+_POLYNOMIAL: Final = (
+    1.9875691500e-4,
+    1.3981999507e-3,
+    8.3334519073e-3,
+    4.1665795894e-2,
+    1.6666665459e-1,
+    0.5,
+)
+_LN2_HIGH: Final = 0.693359375
+"""ln 2 to so few digits that its multiples are exact; `_LN2_LOW` is the rest."""
+_LN2_LOW: Final = -2.12194440e-4
+_SMALLEST, _LARGEST = -87.0, 88.0
+
+_FLOAT: Final = ir.FloatType()
+_VECTOR: Final = ir.VectorType(_FLOAT, _LANES)
+_WORD: Final = ir.IntType(64)
+_FUSED: Final = ("contract",)
+
+
+def _splat(kind: Any, value: float, item: Any = _FLOAT) -> ir.Constant:
+    return (
+        ir.Constant(kind, [value] * kind.count)
+        if isinstance(kind, ir.VectorType)
+        else ir.Constant(item, value)
+    )
+
+
+def _fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    return builder.fadd(builder.fmul(a, b, flags=_FUSED), c, flags=_FUSED)
+
+
+def _floor(module: Any, kind: Any) -> Any:
+    """LLVM's own function, which llvmlite cannot name for vectors."""
+    suffix = f"v{kind.count}f32" if isinstance(kind, ir.VectorType) else "f32"
+    return cgutils.get_or_insert_function(module, ir.FunctionType(kind, [kind]), f"llvm.floor.{suffix}")
+
+
+def _power_of_e(builder: Any, x: Any) -> Any:
+    """e^x of a number or a vector: 0 below −87, e^88 above 88, NaN of NaN."""
+    kind = x.type
+    integer: Any = ir.IntType(32)
+    integers = ir.VectorType(integer, kind.count) if isinstance(kind, ir.VectorType) else integer
+
+    def number(value: float) -> ir.Constant:
+        return _splat(kind, value)
+
+    is_large = builder.fcmp_ordered(">", x, number(_LARGEST))
+    x = builder.select(is_large, number(_LARGEST), x)
+    is_small = builder.fcmp_ordered("<", x, number(_SMALLEST))
+    x = builder.select(is_small, number(_SMALLEST), x)
+    power = builder.call(
+        _floor(builder.module, kind), [_fused(builder, x, number(1 / math.log(2)), number(0.5))]
+    )
+    rest = _fused(builder, power, number(-_LN2_HIGH), x)
+    rest = _fused(builder, power, number(-_LN2_LOW), rest)
+    value: Any = number(_POLYNOMIAL[0])
+    for coefficient in _POLYNOMIAL[1:]:
+        value = _fused(builder, value, rest, number(coefficient))
+    value = _fused(builder, value, builder.fmul(rest, rest), builder.fadd(rest, number(1.0)))
+    exponent = builder.add(builder.fptosi(power, integers), _splat(integers, 127, integer))
+    scale = builder.bitcast(builder.shl(exponent, _splat(integers, 23, integer)), kind)
+    return builder.select(is_small, number(0.0), builder.fmul(value, scale))
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def exponential(_: Any, x: Any) -> Any:
+    """e^x of a float32, to 2 units of the last digit; 0 below −87, e^88 above 88, NaN of NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _power_of_e(builder, arguments[0])
+
+    return types.float32(types.float32), generate
+
+
+class _Pass:
+    """A loop over the vectors of a row, `ROW` numbers at a time, with a running vector for each of them."""
+
+    def __init__(self, builder: Any, address: Any, count: Any, start: ir.Constant) -> None:
+        self.builder, self._count = builder, count
+        self._before = builder.block
+        self._loop = builder.append_basic_block()
+        builder.branch(self._loop)
+        builder.position_at_end(self._loop)
+        self._index = builder.phi(_WORD)
+        self._index.add_incoming(ir.Constant(_WORD, 0), self._before)
+        self.running = [builder.phi(_VECTOR) for _ in range(ROW // _LANES)]
+        for phi in self.running:
+            phi.add_incoming(start, self._before)
+        row = builder.inttoptr(address, _FLOAT.as_pointer())
+        offsets = [builder.add(self._index, ir.Constant(_WORD, lane)) for lane in range(0, ROW, _LANES)]
+        self.places = [
+            builder.bitcast(builder.gep(row, [offset]), _VECTOR.as_pointer()) for offset in offsets
+        ]
+
+    def load(self) -> list[Any]:
+        loaded = [self.builder.load(place) for place in self.places]
+        for each in loaded:
+            each.align = 4
+        return loaded
+
+    def close(self, values: list[Any]) -> list[Any]:
+        """End the loop's body with the new running vectors; return the last ones, behind the loop."""
+        builder = self.builder
+        following = builder.add(self._index, ir.Constant(_WORD, ROW))
+        self._index.add_incoming(following, self._loop)
+        for phi, value in zip(self.running, values, strict=True):
+            phi.add_incoming(value, self._loop)
+        after = builder.append_basic_block()
+        builder.cbranch(builder.icmp_signed("<", following, self._count), self._loop, after)
+        builder.position_at_end(after)
+        return values
+
+
+def _larger(builder: Any, a: Any, b: Any) -> Any:
+    """The larger one; b if a is NaN."""
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+
+def _fold(builder: Any, vectors: list[Any], combine: Any) -> Any:
+    """One number from all lanes."""
+    lanes = [
+        builder.extract_element(vector, ir.Constant(ir.IntType(32), lane))
+        for vector in vectors
+        for lane in range(_LANES)
+    ]
+    while len(lanes) > 1:
+        lanes = [combine(a, b) for a, b in zip(lanes[::2], lanes[1::2], strict=True)]
+    return lanes[0]
+
+
+def _broadcast(builder: Any, number: Any) -> Any:
+    undefined, index = ir.Constant(_VECTOR, ir.Undefined), ir.IntType(32)
+    first = builder.insert_element(undefined, number, ir.Constant(index, 0))
+    return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(index, _LANES), [0] * _LANES))
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def exponentiate(_: Any, address: Any, count: Any, scale: Any) -> Any:
+    """Turn a row of float32, in place, into e to `scale` (> 0) times their distance from the largest; return the sum.
+
+    The largest is taken off first, so that no exponential overflows. −∞ becomes 0; a NaN makes the sum NaN.
+
+    Args:
+        address: of the row.
+        count: of its numbers, a multiple of `ROW`, at least one of which is more than −∞.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address, count, scale = arguments
+        search = _Pass(builder, address, count, _splat(_VECTOR, -math.inf))
+        maxima = search.close(
+            [_larger(builder, *pair) for pair in zip(search.load(), search.running, strict=True)]
+        )
+        largest = _broadcast(builder, _fold(builder, maxima, lambda a, b: _larger(builder, a, b)))
+        factor = _broadcast(builder, scale)
+        change = _Pass(builder, address, count, _splat(_VECTOR, 0.0))
+        sums = []
+        for value, place, total in zip(change.load(), change.places, change.running, strict=True):
+            power = _power_of_e(builder, builder.fmul(builder.fsub(value, largest), factor))
+            builder.store(power, place).align = 4
+            sums.append(builder.fadd(total, power))
+        return _fold(builder, change.close(sums), builder.fadd)
+
+    return types.float32(types.intp, types.intp, types.float32), generate
