@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tinyllm.engine.sampling_params import SamplingParams
 from tinyllm.models.llama import LlamaForCausalLM
 from tinyllm.policy.request import Request
+from tinyllm.runner import fused
 from tinyllm.runner.batch import FlatBatch
 from tinyllm.runner.fused import fused_decoder
 from tinyllm.runner.model_runner import ModelRunner
@@ -47,6 +48,14 @@ def models(
 FEW = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 6)), min_size=1, max_size=4)
 DECODES = st.lists(st.tuples(st.integers(0, 12), st.just(1)), min_size=1, max_size=30)
 LONG = st.lists(st.tuples(st.integers(0, 70), st.integers(1, 50)), min_size=1, max_size=3)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_pieces() -> Iterator[None]:
+    """So that a test's steps have several."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused, "_PIECE", 20)
+        yield
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

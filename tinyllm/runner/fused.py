@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from tinyllm.runner.batch import FlatBatch
 from tinyllm.runner.fused_kernels import after_attention, before_attention, norm
 from tinyllm.runner.kv_cache import KVCache
 
+_PIECE: Final = 512
+"""Tokens that go through half a layer together: what they leave between its products should stay in a cache."""
+
 
 class _Layer(NamedTuple):
     """Arrays of one layer, in the order in which the compiled functions take them."""
@@ -26,6 +29,13 @@ class _Layer(NamedTuple):
     before: tuple[Any, ...]
     cache: LayerCache
     window: int | None
+    after: tuple[Any, ...]
+
+
+class _Piece(NamedTuple):
+    """Some tokens of a step: what the compiled functions take of them, and room for their work."""
+
+    before: tuple[Any, ...]
     after: tuple[Any, ...]
 
 
@@ -63,24 +73,42 @@ class FusedDecoder:
     def __call__(self, batch: FlatBatch) -> Tensor:
         """The normed hidden states [num_tokens, hidden_size]; keys and values are then in the cache."""
         use_threads(torch.get_num_threads())
-        config, num_tokens = self._model.config, len(batch.input_ids)
-        cos, sin = (angles[:, 0].numpy() for angles in self._model.rotary(batch.positions, torch.float32))
-        slots = batch.slot_mapping.numpy()
+        config = self._model.config
         attention = StepAttention.of(batch, config)
         x = self._model.embed_tokens(batch.input_ids).contiguous().numpy()
-        normed = np.empty_like(x)
-        head_dim, heads = config.head_dim, config.num_heads
-        qkv = np.empty((num_tokens, (heads + 2 * config.num_kv_heads) * head_dim), np.float32)
-        activated = np.empty((num_tokens, config.intermediate_size), np.float32)
-        q = np.empty((num_tokens, heads, head_dim), np.float32)
+        q = np.empty((len(x), config.num_heads, config.head_dim), np.float32)
         attended = np.empty_like(q)
-        flat = attended.reshape(num_tokens, heads * head_dim)
+        pieces = self._pieces(batch, x, q, attended)
         for layer in self._layers:
-            before_attention(x, *layer.before, *layer.cache, cos, sin, slots, self._epsilon, normed, qkv, q)
+            for piece in pieces:
+                before_attention(*layer.before, *layer.cache, self._epsilon, *piece.before)
             attention.attend(q, layer.cache, layer.window, attended)
-            after_attention(x, flat, *layer.after, self._epsilon, normed, activated)
+            for piece in pieces:
+                after_attention(*layer.after, self._epsilon, *piece.after)
+        normed = np.empty_like(x)
         norm(x, self._final_norm, self._epsilon, normed)
         return torch.from_numpy(normed)
+
+    def _pieces(self, batch: FlatBatch, x: Any, q: Any, attended: Any) -> list[_Piece]:
+        config, num_tokens = self._model.config, len(x)
+        cos, sin = (angles[:, 0].numpy() for angles in self._model.rotary(batch.positions, torch.float32))
+        slots = batch.slot_mapping.numpy()
+        flat = attended.reshape(num_tokens, config.num_heads * config.head_dim)
+        normed, qkv, activated = (
+            np.empty((min(num_tokens, _PIECE), width), np.float32)
+            for width in (
+                config.hidden_size,
+                (config.num_heads + 2 * config.num_kv_heads) * config.head_dim,
+                config.intermediate_size,
+            )
+        )
+        pieces = []
+        for first in range(0, num_tokens, _PIECE):
+            tokens = slice(first, first + _PIECE)
+            size = len(x[tokens])
+            before = x[tokens], cos[tokens], sin[tokens], slots[tokens], normed[:size], qkv[:size], q[tokens]
+            pieces.append(_Piece(before, (x[tokens], flat[tokens], normed[:size], activated[:size])))
+        return pieces
 
 
 def fused_decoder(model: DecoderModel, kv_cache: KVCache) -> FusedDecoder | None:

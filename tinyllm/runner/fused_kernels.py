@@ -22,8 +22,8 @@ _TOKENS: Final = 16
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def before_attention(
-    x: Any, input_norm: Any, qkv_panels: Any, qkv_bias: Any, q_norm: Any, k_norm: Any,
-    keys: Any, values: Any, cos: Any, sin: Any, slots: Any, epsilon: Any, normed: Any, qkv: Any, q: Any,
+    input_norm: Any, qkv_panels: Any, qkv_bias: Any, q_norm: Any, k_norm: Any, keys: Any, values: Any,
+    epsilon: Any, x: Any, cos: Any, sin: Any, slots: Any, normed: Any, qkv: Any, q: Any,
 ) -> None:  # fmt: skip
     """Fill q [tokens, heads, head_dim], turned, from x [tokens, hidden]; put k and v into their slots.
 
@@ -41,8 +41,8 @@ def before_attention(
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def after_attention(
-    x: Any, attended: Any, o_panels: Any, o_bias: Any, post_norm: Any, gate_up_panels: Any, gate_up_bias: Any,
-    down_panels: Any, down_bias: Any, epsilon: Any, normed: Any, activated: Any,
+    o_panels: Any, o_bias: Any, post_norm: Any, gate_up_panels: Any, gate_up_bias: Any, down_panels: Any,
+    down_bias: Any, epsilon: Any, x: Any, attended: Any, normed: Any, activated: Any,
 ) -> None:  # fmt: skip
     """Add to x [tokens, hidden] what attention [tokens, heads · head_dim] gave, then the MLP's work.
 
