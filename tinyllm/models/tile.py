@@ -59,12 +59,12 @@ def _prefetch(builder: Any, pointer: Any) -> None:
 
 
 def _add_channel(
-    builder: Any, rows: Sequence[Any], panels: tuple[Any, Any], channel: Any, sums: Sequence[Any]
+    builder: Any, rows: Sequence[Any], panels: tuple[Any, Any, Any], channel: Any, sums: Sequence[Any]
 ) -> list[Any]:
     """The sums after one more channel; row by row, each of its vectors."""
+    panel, following, stride = panels
+    _prefetch(builder, builder.gep(following, [builder.mul(channel, stride)]))
     base = builder.mul(channel, _index(PANEL))
-    panel, following = panels
-    _prefetch(builder, builder.gep(following, [base]))
     weights = [
         _load(builder, builder.gep(panel, [builder.add(base, _index(lane))]), _VECTOR)
         for lane in range(0, PANEL, _LANES)
@@ -81,7 +81,7 @@ def _add_channel(
 def _sum_channels(
     builder: Any,
     rows: Sequence[Any],
-    panels: tuple[Any, Any],
+    panels: tuple[Any, Any, Any],
     bounds: tuple[Any, Any],
     step: int,
     sums: Sequence[Any],
@@ -137,15 +137,16 @@ def _tile_of(num_rows: int) -> Callable[..., None]:
         x_stride: Any,
         panel: Any,
         following: Any,
+        stride: Any,
         channels: Any,
         out: Any,
         out_stride: Any,
         adds: Any,
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            x, x_stride, panel, following, channels, out, out_stride, adds = arguments
+            x, x_stride, panel, following, stride, channels, out, out_stride, adds = arguments
             rows = [_floats(builder, x, builder.mul(x_stride, _index(row))) for row in range(num_rows)]
-            panels = _floats(builder, panel, _index(0)), _floats(builder, following, _index(0))
+            panels = _floats(builder, panel, _index(0)), _floats(builder, following, _index(0)), stride
             sums: list[Any] = [ir.Constant(_VECTOR, [0.0] * _LANES)] * (num_rows * PANEL // _LANES)
             even = builder.and_(channels, _index(-_UNROLLED))
             sums = _sum_channels(builder, rows, panels, (_index(0), even), _UNROLLED, sums)
@@ -154,7 +155,7 @@ def _tile_of(num_rows: int) -> Callable[..., None]:
             _store(builder, into, sums, adds)
             return context.get_dummy_value()
 
-        return types.void(*[types.intp] * 8), generate
+        return types.void(*[types.intp] * 9), generate
 
     return tile  # type: ignore[no-any-return]
 
@@ -183,21 +184,24 @@ def multiply_tile(
         out: [rows, PANEL], a row every `out_stride` numbers.
     """
     tiles = (rows + TILE_ROWS - 1) // TILE_ROWS
+    # Each tile fetches its part of what follows, evenly: memory and arithmetic are then busy at the same time.
+    stride = (PANEL + tiles - 1) // tiles
     first = 0
     for tile in range(tiles):
         # As even as can be: a tile of one or two rows waits for its own sums.
         last = rows * (tile + 1) // tiles
+        ahead = following + 4 * (channels * PANEL * tile // tiles)
         size, x_row, out_row = last - first, x + 4 * first * x_stride, out + 4 * first * out_stride
         if size == 6:
-            _six(x_row, x_stride, panel, following, channels, out_row, out_stride, adds)
+            _six(x_row, x_stride, panel, ahead, stride, channels, out_row, out_stride, adds)
         elif size == 5:
-            _five(x_row, x_stride, panel, following, channels, out_row, out_stride, adds)
+            _five(x_row, x_stride, panel, ahead, stride, channels, out_row, out_stride, adds)
         elif size == 4:
-            _four(x_row, x_stride, panel, following, channels, out_row, out_stride, adds)
+            _four(x_row, x_stride, panel, ahead, stride, channels, out_row, out_stride, adds)
         elif size == 3:
-            _three(x_row, x_stride, panel, following, channels, out_row, out_stride, adds)
+            _three(x_row, x_stride, panel, ahead, stride, channels, out_row, out_stride, adds)
         elif size == 2:
-            _two(x_row, x_stride, panel, following, channels, out_row, out_stride, adds)
+            _two(x_row, x_stride, panel, ahead, stride, channels, out_row, out_stride, adds)
         else:
-            _one(x_row, x_stride, panel, following, channels, out_row, out_stride, adds)
+            _one(x_row, x_stride, panel, ahead, stride, channels, out_row, out_stride, adds)
         first = last
