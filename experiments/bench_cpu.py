@@ -1,4 +1,4 @@
-"""The CPU engine's two choices, measured: how a matrix product is computed, and who computes a step.
+"""The CPU engine measured: how a matrix product is computed, who computes a step, and how near a chunk is to products.
 
     python -m experiments.bench_cpu models/smollm2-135m [--rows 1,4,8,16,64]
 
@@ -30,7 +30,11 @@ from tinyllm.runner.model_runner import ModelRunner
 
 Work = Callable[[], object]
 
+StepOf = Callable[[int], FlatBatch]
+"""Each request's next so many tokens."""
+
 BLOCK_SIZE = 16
+CHUNK = 512
 REPEATS = 7
 
 
@@ -74,16 +78,16 @@ def compare_products(sizes: tuple[int, int], number: int, rows: int) -> dict[str
     return {way: flops / taken / 1e9 for way, taken in seconds.items()}
 
 
-def compare_steps(model: DecoderModel, rows: int, context: int) -> dict[str, float]:
-    """A step of `rows` requests that decode, each on `context` tokens, head included: ms."""
-    num_blocks = -(-(context + 1) // BLOCK_SIZE)
+def prepare(model: DecoderModel, rows: int, context: int) -> tuple[ModelRunner, StepOf]:
+    """A runner with so many requests, `context` of whose tokens are computed, and what makes their next step."""
+    num_blocks = -(-(context + CHUNK) // BLOCK_SIZE)
     runner = ModelRunner(model, rows * num_blocks, BLOCK_SIZE)
     generator = np.random.default_rng(0)
     requests = []
     for number in range(rows):
-        request = Request(str(number), context + 1, 8)
+        request = Request(str(number), context + CHUNK, 8)
         request.block_ids = list(range(number * num_blocks, (number + 1) * num_blocks))
-        ids = generator.integers(0, model.config.vocab_size, context + 1).tolist()
+        ids = generator.integers(0, model.config.vocab_size, context + CHUNK).tolist()
         runner.add(request.request_id, ids, SamplingParams(temperature=0))
         requests.append(request)
 
@@ -92,16 +96,51 @@ def compare_steps(model: DecoderModel, rows: int, context: int) -> dict[str, flo
         batch.requests, batch.num_scheduled_tokens = requests, [tokens] * rows
         return FlatBatch.build(batch, runner._requests, BLOCK_SIZE, runner.device)
 
-    with torch.inference_mode():
+    if context:
         runner.forward(step(context))
         for request in requests:
             request.num_computed_tokens = context
+    return runner, step
+
+
+def compare_steps(model: DecoderModel, rows: int, context: int) -> dict[str, float]:
+    """A step of `rows` requests that decode, each on `context` tokens, head included: ms."""
+    with torch.inference_mode():
+        runner, step = prepare(model, rows, context)
         flat = step(1)
         fused, runner.fused = runner.fused, None
         ways: dict[str, Work] = {"model": lambda: model.compute_logits(runner.forward(flat))}
         if fused is not None:
             ways["fused"] = lambda: model.compute_logits(fused(flat))
         return {way: 1e3 * taken for way, taken in fastest(ways).items()}
+
+
+def compare_chunk(model: DecoderModel, context: int) -> dict[str, float]:
+    """A chunk of `CHUNK` prompt tokens after `context` of them beside the library's products of as many rows: GFLOP/s.
+
+    Both ways of the largest product go through all layers in turn with that chunk; arithmetic of the chunk is that of
+    its products and of attention.
+    """
+    config = model.config
+    n, k = 2 * config.intermediate_size, config.hidden_size
+    x, weights = torch.randn(CHUNK, k), [torch.randn(n, k) for _ in range(config.num_layers)]
+    heads = config.num_heads + 2 * config.num_kv_heads
+    parameters = k * (heads + config.num_heads) * config.head_dim + 3 * k * config.intermediate_size
+    pairs = CHUNK * context + CHUNK * (CHUNK + 1) // 2
+    attention = 4 * config.num_heads * config.head_dim * pairs
+    with torch.inference_mode():
+        runner, step = prepare(model, 1, context)
+        flat = step(CHUNK)
+        seconds = fastest(
+            {
+                "chunk": lambda: runner.forward(flat),
+                "F.linear": lambda: [functional.linear(x, weight) for weight in weights],
+                "mm(W, xT)": lambda: [torch.mm(weight, x.t()) for weight in weights],
+            }
+        )
+    product = 2 * CHUNK * n * k * config.num_layers
+    flops = {"chunk": config.num_layers * (2 * CHUNK * parameters + attention)}
+    return {way: flops.get(way, product) / taken / 1e9 for way, taken in seconds.items()}
 
 
 def main() -> None:
@@ -133,6 +172,9 @@ def main() -> None:
     for rows in all_rows:
         if rows * options.context <= 30_000:
             print(f"{rows:5}", _line(compare_steps(model, rows, options.context), "{:.1f}"))
+    print(f"\na chunk of {CHUNK} prompt tokens after so many, and the library's products, GFLOP/s")
+    for context in (0, 1024):
+        print(f"{context:5}", _line(compare_chunk(model, context), "{:.0f}"))
 
 
 def _line(figures: Mapping[str, float], form: str) -> str:
