@@ -23,8 +23,11 @@ FASTMATH: Final = {"reassoc", "contract", "arcp", "nsz"}
 _PIECES: Final = 16
 """Parts of the work that threads share out: more than any small machine's threads, so that each has some."""
 
-_BLOCK: Final = 1 << 16
-"""Numbers of x that are multiplied with a panel before the next one: 256 KiB, which stay in a core's own cache."""
+_BLOCK: Final = 1 << 15
+"""Numbers of x that are multiplied with a panel before the next one: 128 KiB, which stay in a core's own cache."""
+
+_FEW: Final = 1 << 17
+"""Numbers of x up to which all are one block, since each further one reads the weights again."""
 
 
 def use_threads(number: int) -> None:
@@ -56,7 +59,7 @@ def panel_matmul(x: Any, panels: Any, out: Any, adds: Any) -> None:
         out: float32 [rows, n rounded up to whole panels].
     """
     rows, k = x.shape
-    block = _rows_of_a_block(k)
+    block = _rows_of_a_block(rows, k)
     pieces = min(len(panels), _PIECES)
     for piece in prange(pieces):
         for first in range(0, rows, block):
@@ -82,7 +85,7 @@ def gated_panel_matmul(x: Any, panels: Any, bias: Any, out: Any) -> None:
     """
     rows, k = x.shape
     half = len(panels) // 2
-    block = _rows_of_a_block(k)
+    block = _rows_of_a_block(rows, k)
     pieces = min(half, _PIECES)
     for piece in prange(pieces):
         gate = np.empty((min(block, rows), PANEL), np.float32)
@@ -107,8 +110,8 @@ def gated_panel_matmul(x: Any, panels: Any, bias: Any, out: Any) -> None:
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
-def _rows_of_a_block(k: Any) -> Any:
-    return max(24, _BLOCK // k // 24 * 24)
+def _rows_of_a_block(rows: Any, k: Any) -> Any:
+    return max(1, rows) if rows * k <= _FEW else max(24, _BLOCK // k // 24 * 24)
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]

@@ -16,6 +16,10 @@ _PIECES: Final = 64
 """Parts of the work that threads share out: contexts differ in length."""
 
 
+_FLOAT: Final = 4
+"""Bytes."""
+
+
 class Singles(NamedTuple):
     """Tokens that attend one by one.
 
@@ -39,54 +43,64 @@ def paged_decode(q: Any, keys: Any, values: Any, singles: Any, window: Any, out:
         keys, values: of a layer (`panel_cache`).
         window: how many latest tokens a query sees, at least 1.
     """
-    num_kv_heads = keys.shape[1]
+    num_kv_heads, head_dim = keys.shape[1], keys.shape[3]
     group = q.shape[1] // num_kv_heads
     tasks = len(singles.tokens) * num_kv_heads
     pieces = min(tasks, _PIECES)
     for piece in prange(pieces):
         for task in range(tasks * piece // pieces, tasks * (piece + 1) // pieces):
             row, head = task // num_kv_heads, task % num_kv_heads
-            heads = slice(head * group, (head + 1) * group)
+            place = _FLOAT * (singles.tokens[row] * q.shape[1] + head * group) * head_dim
             _attend(
-                q[singles.tokens[row], heads], keys, values, head, singles.tables[row],
-                singles.contexts[row], window, out[singles.tokens[row], heads],
+                q.ctypes.data + place, group, keys, values, head, singles.tables[row],
+                singles.contexts[row], window, out.ctypes.data + place,
             )  # fmt: skip
 
 
+# Addresses rather than views of arrays: a view for each tile would take as long as the tile.
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
 def _attend(
-    q: Any, keys: Any, values: Any, head: Any, table: Any, context: Any, window: Any, out: Any
+    q: Any, group: Any, keys: Any, values: Any, head: Any, table: Any, context: Any, window: Any, out: Any
 ) -> None:
-    """The query heads [group, head_dim] of one token that share a KV head."""
-    group, head_dim = q.shape
-    panels_of_block, block_size = keys.shape[2], values.shape[3]
-    first = max(0, context - window)
-    first_block, last_block = first // block_size, (context - 1) // block_size + 1
-    start, end = first_block * block_size, context
+    """The query heads at address q [group, head_dim] of one token that share a KV head; their output to `out`."""
+    num_kv_heads, panels_of_block, head_dim = keys.shape[1], keys.shape[2], keys.shape[3]
+    block_size = panels_of_block * PANEL
+    first_block, last_block = max(0, context - window) // block_size, (context - 1) // block_size + 1
     stride = (last_block - first_block) * block_size
-    scores = np.empty((group, stride), np.float32)
+    buffer = np.empty((group, stride), np.float32)
+    scores = buffer.ctypes.data
+    bytes_of_head = _FLOAT * block_size * head_dim
+    k, v = keys.ctypes.data + head * bytes_of_head, values.ctypes.data + head * bytes_of_head
+    bytes_of_block = num_kv_heads * bytes_of_head
+    panel_bytes = _FLOAT * PANEL * head_dim
     for block in range(first_block, last_block):
+        key = k + table[block] * bytes_of_block
+        following = k + table[min(block + 1, last_block - 1)] * bytes_of_block
+        place = scores + _FLOAT * (block - first_block) * block_size
         for panel in range(panels_of_block):
-            place = scores[:, block * block_size - start + panel * PANEL :].ctypes.data
-            key = keys[table[block], head, panel].ctypes.data
-            following = keys[table[min(block + 1, last_block - 1)], head, panel].ctypes.data
-            multiply_tile(q.ctypes.data, head_dim, group, key, following, head_dim, place, stride, 0)
-    shares = np.empty(group, np.float32)
+            ahead = panel * panel_bytes
+            multiply_tile(
+                q, head_dim, group, key + ahead, following + ahead, head_dim, place + _FLOAT * panel * PANEL,
+                stride, 0,
+            )  # fmt: skip
     scale = np.float32(1.0 / np.sqrt(head_dim))
     for row in range(group):
-        for i in range(first - start):
-            scores[row, i] = -np.inf
-        for i in range(end - start, stride):
-            scores[row, i] = -np.inf
-        shares[row] = np.float32(1.0) / exponentiate(scores[row].ctypes.data, stride, scale)
+        for i in range(context - window - first_block * block_size):
+            buffer[row, i] = -np.inf
+        for i in range(context - first_block * block_size, stride):
+            buffer[row, i] = -np.inf
+        share = np.float32(1.0) / exponentiate(scores + _FLOAT * row * stride, stride, scale)
+        for i in range(stride):
+            buffer[row, i] *= share
+    panel_bytes = _FLOAT * PANEL * block_size
     for block in range(first_block, last_block):
-        tokens = min(block_size, end - block * block_size)
+        value = v + table[block] * bytes_of_block
+        following = v + table[min(block + 1, last_block - 1)] * bytes_of_block
+        place = scores + _FLOAT * (block - first_block) * block_size
+        tokens = min(block_size, context - block * block_size)
         for panel in range(head_dim // PANEL):
-            value = values[table[block], head, panel].ctypes.data
-            place = scores[:, block * block_size - start :].ctypes.data
-            following = values[table[min(block + 1, last_block - 1)], head, panel].ctypes.data
-            into = out[:, panel * PANEL :].ctypes.data
-            multiply_tile(place, stride, group, value, following, tokens, into, head_dim, block - first_block)
-    for row in range(group):
-        for channel in range(head_dim):
-            out[row, channel] *= shares[row]
+            ahead = panel * panel_bytes
+            multiply_tile(
+                place, stride, group, value + ahead, following + ahead, tokens, out + _FLOAT * panel * PANEL,
+                head_dim, block - first_block,
+            )  # fmt: skip
