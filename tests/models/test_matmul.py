@@ -74,6 +74,13 @@ def test_rows_are_looked_up_in_panels_too(n: int, k: int, wanted: list[int], see
     assert torch.equal(rows_of(in_panels(weight), indices), weight[indices])
 
 
+def test_a_row_that_is_not_there_is_an_error() -> None:
+    panels = in_panels(draw(0, 20, 3))
+    for index in (-1, 32):
+        with pytest.raises(IndexError):
+            rows_of(panels, torch.tensor([0, index]))
+
+
 def test_several_weights_lie_one_after_the_other() -> None:
     weights = [draw(seed, 17 + seed, 5) for seed in range(4)]
     memory = PanelMemory(*weights)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from tinyllm.models.memory import empty_in_large_pages
 
 try:
-    from tinyllm.models.panels import pack, panel_matmul, panels_shape, use_threads
+    from tinyllm.models.panels import pack, panel_matmul, panels_shape, take_rows, use_threads
 except ImportError:
     pack = None  # type: ignore[assignment]
 
@@ -64,8 +64,9 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int) 
 
 
 def rows_of(weight: Tensor, indices: Tensor) -> Tensor:
-    """Rows [n, k] of a weight, or of its panels, at int64 indices [n]."""
+    """Rows [n, k] of a weight, or of its panels, at int64 indices [n] within it."""
     if weight.dim() == 2:
         return functional.embedding(indices, weight)
-    width = weight.shape[2]
-    return weight[indices // width, :, indices % width]
+    rows = torch.empty(len(indices), weight.shape[1])
+    take_rows(weight.numpy(), indices.numpy(), rows.numpy())
+    return rows

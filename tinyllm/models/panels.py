@@ -49,6 +49,17 @@ def pack(weight: Tensor, panels: Tensor) -> None:
     panels[whole:, :, : n % PANEL] = weight[whole * PANEL :].t()
 
 
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def take_rows(panels: Any, indices: Any, out: Any) -> None:
+    """Fill `out` [n, k] with rows of a weight in panels, at int64 indices [n]. Raises `IndexError` outside of it."""
+    for i in range(len(indices)):
+        if indices[i] < 0 or indices[i] >= len(panels) * PANEL:
+            raise IndexError("a row outside of the weight was asked for")
+        panel, lane = indices[i] // PANEL, indices[i] % PANEL
+        for channel in range(panels.shape[1]):
+            out[i, channel] = panels[panel, channel, lane]
+
+
 @njit(parallel=True, fastmath=FASTMATH, nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def panel_matmul(x: Any, panels: Any, out: Any, adds: Any) -> None:
     """`out = x @ weight.T`, or `out +=` it if `adds` is not 0.

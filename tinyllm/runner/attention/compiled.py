@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import torch
 
 from tinyllm.runner.attention.base import AttentionShape
 from tinyllm.runner.attention.paged_decode import Singles, paged_decode
@@ -41,6 +42,7 @@ class StepAttention(NamedTuple):
                 num_heads=shape.num_heads,
                 num_kv_heads=shape.num_kv_heads,
                 head_dim=shape.head_dim,
+                num_threads=torch.get_num_threads(),
             ),
         )
 

@@ -12,9 +12,6 @@ from tinyllm.models.exponential import exponentiate
 from tinyllm.models.panels import FASTMATH
 from tinyllm.models.tile import PANEL, multiply_tile
 
-_PIECES: Final = 16
-"""Parts of the work that threads share out."""
-
 _QUERIES: Final = 36
 """Queries, counted for each head, that are scored together: their scores of all keys should fit a core's own cache."""
 
@@ -28,7 +25,7 @@ class Chunks(NamedTuple):
         contexts: int64 [rows], its tokens after the step, the new ones included.
         tables: int32 [rows, max_blocks], its blocks.
         values: float32 [num_kv_heads, head_dim / PANEL, longest context in whole panels, PANEL].
-        scores: float32 [pieces, queries, longest context in whole panels].
+        scores: float32 [threads, queries, longest context in whole panels].
     """
 
     starts: NDArray[np.int64]
@@ -49,8 +46,9 @@ class Chunks(NamedTuple):
         num_heads: int,
         num_kv_heads: int,
         head_dim: int,
+        num_threads: int,
     ) -> Chunks:
-        """These rows, with room for heads of these sizes."""
+        """These rows, with room for heads of these sizes and so many threads."""
         width = -(-int(contexts.max(initial=0)) // PANEL) * PANEL
         queries = max(num_heads // num_kv_heads, _QUERIES)
         return cls(
@@ -59,7 +57,7 @@ class Chunks(NamedTuple):
             contexts.astype(np.int64),
             tables,
             np.empty((num_kv_heads, head_dim // PANEL, width, PANEL), np.float32),
-            np.empty((_PIECES, queries, width), np.float32),
+            np.empty((num_threads, queries, width), np.float32),
         )
 
 
@@ -109,11 +107,12 @@ def _attend(
     group = q.shape[1] // num_kv_heads
     tokens = max(1, _QUERIES // group)
     tasks = (length + tokens - 1) // tokens * num_kv_heads
-    for piece in prange(_PIECES):
+    pieces = len(scores)
+    for piece in prange(pieces):
         queries = np.empty((tokens * group, head_dim), np.float32)
         mixed = np.empty((tokens * group, head_dim), np.float32)
         # Later queries see more: dealt out in turn, they keep all threads busy equally long.
-        for task in range(piece, tasks, _PIECES):
+        for task in range(piece, tasks, pieces):
             head, first = task % num_kv_heads, task // num_kv_heads * tokens
             begin, size = start + first, min(tokens, length - first)
             for i in range(size):
