@@ -68,6 +68,7 @@ def test_the_gated_product_is_silu_of_one_half_times_the_other(
     assert torch.allclose(out, torch.nn.functional.silu(gate) * up, rtol=1e-4, atol=1e-4)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 50), SIZES, st.lists(st.integers(0, 49), max_size=5), SEEDS)
 def test_rows_are_looked_up_in_panels_too(n: int, k: int, wanted: list[int], seed: int) -> None:
     weight, indices = draw(seed, n, k), torch.tensor([index % n for index in wanted], dtype=torch.int64)

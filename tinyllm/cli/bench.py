@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tinyllm.cli.bench_options import BenchRunOptions
 from tinyllm.cli.config_file import ConfigOption
 from tinyllm.cli.option_groups import with_option_groups
 from tinyllm.cli.trace_options import ReadOptions
@@ -23,6 +24,7 @@ def bench(
     ],
     model: Annotated[Path, typer.Option("--model", help="Model directory (tinyllm get-model brings one).")],
     read_options: ReadOptions,
+    run_options: BenchRunOptions,
     config: ConfigOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Report directory to write; only --dry-run needs none.")
@@ -33,30 +35,6 @@ def bench(
             "--backend", help="Families or single engines, joined by commas; the first is the reference."
         ),
     ] = "tinyllm,transformers,vllm",
-    length_scale: Annotated[
-        float, typer.Option("--length-scale", help="Multiply lengths by this, rounding up.")
-    ] = 1.0,
-    requests: Annotated[
-        int | None, typer.Option("--requests", help="Requests of each workload at most.")
-    ] = None,
-    shards: Annotated[int | None, typer.Option("--shards", help="Shards of each cohort at most.")] = None,
-    repeats: Annotated[int | None, typer.Option("--repeats", help="Default: the suite's.")] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            "--trace", help="Of the windows; default: Azure's in $TINYLLM_TRACES, else a generated one."
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of lengths, tokens and arrivals.")] = 0,
-    dtype: Annotated[str, typer.Option("--dtype", help="Of weights and KV cache.")] = "float32",
-    num_gpu_blocks: Annotated[
-        int | None,
-        typer.Option("--num-gpu-blocks", help="KV blocks of 16 tokens; default: what the suite needs."),
-    ] = None,
-    vllm_python: Annotated[
-        Path | None,
-        typer.Option("--vllm-python", help="Python that has vLLM; default: that of make peer-vllm."),
-    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and the expected time only.")
     ] = False,
@@ -76,18 +54,10 @@ def bench(
         model,
         out or Path(),
         backend=backend,
-        length_scale=length_scale,
-        requests=requests,
-        shards=shards,
-        repeats=repeats,
-        trace=trace,
-        seed=seed,
-        dtype=dtype,
-        num_gpu_blocks=num_gpu_blocks,
-        vllm_python=vllm_python,
         dry_run=dry_run,
         force=force,
         **vars(read_options),
+        **vars(run_options),
     )
     if dry_run:
         _print_plan(options)

@@ -13,10 +13,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from tinyllm.models.vectors import FLOAT, FUSED, INT, LANES, VECTOR, WORD, broadcast
+
 ROW: Final = 16
 """`exponentiate` takes rows of a multiple of so many numbers."""
 
-_LANES: Final = 8
 _POLYNOMIAL: Final = (
     1.9875691500e-4,
     1.3981999507e-3,
@@ -30,13 +31,8 @@ _LN2_HIGH: Final = 0.693359375
 _LN2_LOW: Final = -2.12194440e-4
 _SMALLEST, _LARGEST = -87.0, 88.0
 
-_FLOAT: Final = ir.FloatType()
-_VECTOR: Final = ir.VectorType(_FLOAT, _LANES)
-_WORD: Final = ir.IntType(64)
-_FUSED: Final = ("contract",)
 
-
-def _splat(kind: Any, value: float, item: Any = _FLOAT) -> ir.Constant:
+def _splat(kind: Any, value: float, item: Any = FLOAT) -> ir.Constant:
     return (
         ir.Constant(kind, [value] * kind.count)
         if isinstance(kind, ir.VectorType)
@@ -45,7 +41,7 @@ def _splat(kind: Any, value: float, item: Any = _FLOAT) -> ir.Constant:
 
 
 def _fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    return builder.fadd(builder.fmul(a, b, flags=_FUSED), c, flags=_FUSED)
+    return builder.fadd(builder.fmul(a, b, flags=FUSED), c, flags=FUSED)
 
 
 def _floor(module: Any, kind: Any) -> Any:
@@ -57,7 +53,7 @@ def _floor(module: Any, kind: Any) -> Any:
 def _power_of_e(builder: Any, x: Any) -> Any:
     """e^x of a number or a vector: 0 below −87, e^88 above 88, NaN of NaN."""
     kind = x.type
-    integer: Any = ir.IntType(32)
+    integer: Any = INT
     integers = ir.VectorType(integer, kind.count) if isinstance(kind, ir.VectorType) else integer
 
     def number(value: float) -> ir.Constant:
@@ -100,16 +96,14 @@ class _Pass:
         self._loop = builder.append_basic_block()
         builder.branch(self._loop)
         builder.position_at_end(self._loop)
-        self._index = builder.phi(_WORD)
-        self._index.add_incoming(ir.Constant(_WORD, 0), self._before)
-        self.running = [builder.phi(_VECTOR) for _ in range(ROW // _LANES)]
+        self._index = builder.phi(WORD)
+        self._index.add_incoming(ir.Constant(WORD, 0), self._before)
+        self.running = [builder.phi(VECTOR) for _ in range(ROW // LANES)]
         for phi in self.running:
             phi.add_incoming(start, self._before)
-        row = builder.inttoptr(address, _FLOAT.as_pointer())
-        offsets = [builder.add(self._index, ir.Constant(_WORD, lane)) for lane in range(0, ROW, _LANES)]
-        self.places = [
-            builder.bitcast(builder.gep(row, [offset]), _VECTOR.as_pointer()) for offset in offsets
-        ]
+        row = builder.inttoptr(address, FLOAT.as_pointer())
+        offsets = [builder.add(self._index, ir.Constant(WORD, lane)) for lane in range(0, ROW, LANES)]
+        self.places = [builder.bitcast(builder.gep(row, [offset]), VECTOR.as_pointer()) for offset in offsets]
 
     def load(self) -> list[Any]:
         loaded = [self.builder.load(place) for place in self.places]
@@ -120,7 +114,7 @@ class _Pass:
     def close(self, values: list[Any]) -> list[Any]:
         """End the loop's body with the new running vectors; return the last ones, behind the loop."""
         builder = self.builder
-        following = builder.add(self._index, ir.Constant(_WORD, ROW))
+        following = builder.add(self._index, ir.Constant(WORD, ROW))
         self._index.add_incoming(following, self._loop)
         for phi, value in zip(self.running, values, strict=True):
             phi.add_incoming(value, self._loop)
@@ -138,19 +132,11 @@ def _larger(builder: Any, a: Any, b: Any) -> Any:
 def _fold(builder: Any, vectors: list[Any], combine: Any) -> Any:
     """One number from all lanes."""
     lanes = [
-        builder.extract_element(vector, ir.Constant(ir.IntType(32), lane))
-        for vector in vectors
-        for lane in range(_LANES)
+        builder.extract_element(vector, ir.Constant(INT, lane)) for vector in vectors for lane in range(LANES)
     ]
     while len(lanes) > 1:
         lanes = [combine(a, b) for a, b in zip(lanes[::2], lanes[1::2], strict=True)]
     return lanes[0]
-
-
-def _broadcast(builder: Any, number: Any) -> Any:
-    undefined, index = ir.Constant(_VECTOR, ir.Undefined), ir.IntType(32)
-    first = builder.insert_element(undefined, number, ir.Constant(index, 0))
-    return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(index, _LANES), [0] * _LANES))
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -166,13 +152,13 @@ def exponentiate(_: Any, address: Any, count: Any, scale: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         address, count, scale = arguments
-        search = _Pass(builder, address, count, _splat(_VECTOR, -math.inf))
+        search = _Pass(builder, address, count, _splat(VECTOR, -math.inf))
         maxima = search.close(
             [_larger(builder, *pair) for pair in zip(search.load(), search.running, strict=True)]
         )
-        largest = _broadcast(builder, _fold(builder, maxima, lambda a, b: _larger(builder, a, b)))
-        factor = _broadcast(builder, scale)
-        change = _Pass(builder, address, count, _splat(_VECTOR, 0.0))
+        largest = broadcast(builder, _fold(builder, maxima, lambda a, b: _larger(builder, a, b)))
+        factor = broadcast(builder, scale)
+        change = _Pass(builder, address, count, _splat(VECTOR, 0.0))
         sums = []
         for value, place, total in zip(change.load(), change.places, change.running, strict=True):
             power = _power_of_e(builder, builder.fmul(builder.fsub(value, largest), factor))

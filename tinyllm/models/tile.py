@@ -13,29 +13,24 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from tinyllm.models.vectors import FLOAT, FUSED, INT, LANES, VECTOR, WORD, broadcast
+
 PANEL: Final = 16
 """Columns of a tile: neighbours in memory."""
 
 TILE_ROWS: Final = 6
 """Rows of the largest tile: 6 × 16 sums are twelve registers of eight, which leaves four for what they need."""
 
-_LANES: Final = 8
 _UNROLLED: Final = 4
-
-_FLOAT: Final = ir.FloatType()
-_INT: Final = ir.IntType(32)
-_WORD: Final = ir.IntType(64)
-_VECTOR: Final = ir.VectorType(_FLOAT, _LANES)
-_FUSED: Final = ("contract",)
 
 
 def _index(value: int) -> ir.Constant:
-    return ir.Constant(_WORD, value)
+    return ir.Constant(WORD, value)
 
 
 def _floats(builder: Any, address: Any, offset: Any) -> Any:
     """The pointer to float number `offset` behind an address."""
-    return builder.inttoptr(builder.add(address, builder.mul(offset, _index(4))), _FLOAT.as_pointer())
+    return builder.inttoptr(builder.add(address, builder.mul(offset, _index(4))), FLOAT.as_pointer())
 
 
 def _load(builder: Any, pointer: Any, kind: Any) -> Any:
@@ -44,18 +39,12 @@ def _load(builder: Any, pointer: Any, kind: Any) -> Any:
     return loaded
 
 
-def _broadcast(builder: Any, number: Any) -> Any:
-    first = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), number, ir.Constant(_INT, 0))
-    zeros = ir.Constant(ir.VectorType(_INT, _LANES), [0] * _LANES)
-    return builder.shuffle_vector(first, ir.Constant(_VECTOR, ir.Undefined), zeros)
-
-
 def _prefetch(builder: Any, pointer: Any) -> None:
     """Have a cache line brought into the second-level cache; an address where nothing lies does no harm."""
-    kind = ir.FunctionType(ir.VoidType(), [pointer.type, _INT, _INT, _INT])
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, INT, INT, INT])
     function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
     read, locality, data = 0, 2, 1
-    builder.call(function, [pointer, *(ir.Constant(_INT, value) for value in (read, locality, data))])
+    builder.call(function, [pointer, *(ir.Constant(INT, value) for value in (read, locality, data))])
 
 
 def _add_channel(
@@ -66,15 +55,15 @@ def _add_channel(
     _prefetch(builder, builder.gep(following, [builder.mul(channel, stride)]))
     base = builder.mul(channel, _index(PANEL))
     weights = [
-        _load(builder, builder.gep(panel, [builder.add(base, _index(lane))]), _VECTOR)
-        for lane in range(0, PANEL, _LANES)
+        _load(builder, builder.gep(panel, [builder.add(base, _index(lane))]), VECTOR)
+        for lane in range(0, PANEL, LANES)
     ]
     added = []
     for number, row in enumerate(rows):
-        value = _broadcast(builder, _load(builder, builder.gep(row, [channel]), _FLOAT))
+        value = broadcast(builder, _load(builder, builder.gep(row, [channel]), FLOAT))
         for vector, weight in enumerate(weights):
-            product = builder.fmul(value, weight, flags=_FUSED)
-            added.append(builder.fadd(product, sums[number * len(weights) + vector], flags=_FUSED))
+            product = builder.fmul(value, weight, flags=FUSED)
+            added.append(builder.fadd(product, sums[number * len(weights) + vector], flags=FUSED))
     return added
 
 
@@ -93,9 +82,9 @@ def _sum_channels(
     builder.cbranch(builder.icmp_signed("<", first, last), loop, after)
 
     builder.position_at_end(loop)
-    channel = builder.phi(_WORD)
+    channel = builder.phi(WORD)
     channel.add_incoming(first, before)
-    phis = [builder.phi(_VECTOR) for _ in sums]
+    phis = [builder.phi(VECTOR) for _ in sums]
     for phi, start in zip(phis, sums, strict=True):
         phi.add_incoming(start, before)
     current: list[Any] = list(phis)
@@ -110,7 +99,7 @@ def _sum_channels(
     builder.position_at_end(after)
     results = []
     for start, value in zip(sums, current, strict=True):
-        result = builder.phi(_VECTOR)
+        result = builder.phi(VECTOR)
         result.add_incoming(start, before)
         result.add_incoming(value, loop)
         results.append(result)
@@ -118,15 +107,15 @@ def _sum_channels(
 
 
 def _store(builder: Any, out: Sequence[Any], sums: Sequence[Any], adds: Any) -> None:
-    vectors = PANEL // _LANES
+    vectors = PANEL // LANES
     with builder.if_else(builder.icmp_signed("!=", adds, _index(0))) as (to_add, to_set):
         for branch, is_added in ((to_add, True), (to_set, False)):
             with branch:
                 for number, total in enumerate(sums):
-                    lane = _index(number % vectors * _LANES)
+                    lane = _index(number % vectors * LANES)
                     place = builder.gep(out[number // vectors], [lane])
-                    value = builder.fadd(total, _load(builder, place, _VECTOR)) if is_added else total
-                    builder.store(value, builder.bitcast(place, _VECTOR.as_pointer())).align = 4
+                    value = builder.fadd(total, _load(builder, place, VECTOR)) if is_added else total
+                    builder.store(value, builder.bitcast(place, VECTOR.as_pointer())).align = 4
 
 
 def _tile_of(num_rows: int) -> Callable[..., None]:
@@ -147,7 +136,7 @@ def _tile_of(num_rows: int) -> Callable[..., None]:
             x, x_stride, panel, following, stride, channels, out, out_stride, adds = arguments
             rows = [_floats(builder, x, builder.mul(x_stride, _index(row))) for row in range(num_rows)]
             panels = _floats(builder, panel, _index(0)), _floats(builder, following, _index(0)), stride
-            sums: list[Any] = [ir.Constant(_VECTOR, [0.0] * _LANES)] * (num_rows * PANEL // _LANES)
+            sums: list[Any] = [ir.Constant(VECTOR, [0.0] * LANES)] * (num_rows * PANEL // LANES)
             even = builder.and_(channels, _index(-_UNROLLED))
             sums = _sum_channels(builder, rows, panels, (_index(0), even), _UNROLLED, sums)
             sums = _sum_channels(builder, rows, panels, (even, channels), 1, sums)

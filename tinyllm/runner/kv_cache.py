@@ -60,7 +60,8 @@ class KVCache:
 
     Attributes:
         k, v: [num_layers, num_blocks, block_size, num_kv_heads, head_dim]. The slot of a token is
-            `block_id * block_size + offset in the block`. A slot that no live token owns holds anything, NaN
+            `block_id * block_size + offset in the block`; compiled attention keeps to the blocks and orders what is
+            in each one in its own way (`attention.panel_cache`). A slot that no live token owns holds anything, NaN
             included: attention must not even multiply it by zero.
         num_blocks, block_size: as given.
 

@@ -15,9 +15,8 @@ from tinyllm.models.tile import PANEL, multiply_tile
 _PIECES: Final = 64
 """Parts of the work that threads share out: contexts differ in length."""
 
-
 _FLOAT: Final = 4
-"""Bytes."""
+"""Bytes of a number: tiles take addresses."""
 
 
 class Singles(NamedTuple):
@@ -57,7 +56,6 @@ def paged_decode(q: Any, keys: Any, values: Any, singles: Any, window: Any, out:
             )  # fmt: skip
 
 
-# Addresses rather than views of arrays: a view for each tile would take as long as the tile.
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
 def _attend(
     q: Any, group: Any, keys: Any, values: Any, head: Any, table: Any, context: Any, window: Any, out: Any
