@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from tinyllm.engine.sampling_params import SamplingParams
 from tinyllm.models.base import DecoderModel
 from tinyllm.models.loader import load_model
-from tinyllm.models.matmul import PanelMemory, multiply
+from tinyllm.models.matmul import multiply, pack
 from tinyllm.models.panels import use_threads
 from tinyllm.policy.batch import ScheduledBatch
 from tinyllm.policy.request import Request
@@ -56,8 +56,8 @@ def compare_products(sizes: tuple[int, int], number: int, rows: int) -> dict[str
     n, k = sizes
     x = torch.randn(rows, k)
     weights = [torch.randn(n, k) for _ in range(number)]
-    memory = PanelMemory(*weights)
-    panels = [memory.pack(weight) for weight in weights]
+    panels = [nn.Parameter(weight, requires_grad=False) for weight in weights]
+    pack(panels)
     onednn = [torch.ops.mkldnn._reorder_linear_weight(weight, rows) for weight in weights]
 
     def each(product: Callable[[Tensor], object], matrices: list[Tensor]) -> Work:

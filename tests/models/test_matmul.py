@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinyllm.models.matmul import PanelMemory, can_pack, multiply, rows_of
+from tinyllm.models.matmul import can_pack, multiply, pack, rows_of
 from tinyllm.models.panels import gated_panel_matmul, panel_matmul
-from tinyllm.models.tile import PANEL
+from tinyllm.models.formats.base import PANEL
 
 ROWS = st.one_of(st.integers(0, 30), st.integers(90, 130))
 SIZES = st.integers(1, 70)
@@ -22,7 +22,9 @@ def draw(seed: int, *shape: int) -> torch.Tensor:
 
 def in_panels(weight: torch.Tensor) -> torch.Tensor:
     assert can_pack(weight)
-    return PanelMemory(weight).pack(weight)
+    packed = torch.nn.Parameter(weight, requires_grad=False)
+    pack([packed])
+    return packed.data
 
 
 @settings(deadline=None)
@@ -50,7 +52,7 @@ def test_a_product_adds_to_what_is_there(rows: int, k: int, num_panels: int, see
     n = num_panels * PANEL
     x, weight, out = draw(seed, rows, k), draw(seed + 1, n, k), draw(seed + 2, rows, n)
     expected = out + x @ weight.T
-    panel_matmul(x.numpy(), in_panels(weight).numpy(), out.numpy(), 1)
+    panel_matmul(x.numpy(), in_panels(weight).numpy(), out.numpy(), 1, 2)
     assert torch.allclose(out, expected, atol=1e-4)
 
 
@@ -64,7 +66,7 @@ def test_the_gated_product_is_silu_of_one_half_times_the_other(
     bias = draw(seed + 2, 2 * n) if biased else torch.empty(0)
     gate, up = (x @ weight.T + (bias if biased else 0)).chunk(2, dim=1)
     out = torch.full((rows, n), float("nan"))
-    gated_panel_matmul(x.numpy(), in_panels(weight).numpy(), bias.numpy(), out.numpy())
+    gated_panel_matmul(x.numpy(), in_panels(weight).numpy(), bias.numpy(), out.numpy(), 2)
     assert torch.allclose(out, torch.nn.functional.silu(gate) * up, rtol=1e-4, atol=1e-4)
 
 
@@ -72,21 +74,22 @@ def test_the_gated_product_is_silu_of_one_half_times_the_other(
 @given(st.integers(1, 50), SIZES, st.lists(st.integers(0, 49), max_size=5), SEEDS)
 def test_rows_are_looked_up_in_panels_too(n: int, k: int, wanted: list[int], seed: int) -> None:
     weight, indices = draw(seed, n, k), torch.tensor([index % n for index in wanted], dtype=torch.int64)
-    assert torch.equal(rows_of(in_panels(weight), indices), weight[indices])
+    assert torch.equal(rows_of(in_panels(weight), indices, k), weight[indices])
 
 
 def test_a_row_that_is_not_there_is_an_error() -> None:
     panels = in_panels(draw(0, 20, 3))
     for index in (-1, 32):
         with pytest.raises(IndexError):
-            rows_of(panels, torch.tensor([0, index]))
+            rows_of(panels, torch.tensor([0, index]), 3)
 
 
 def test_several_weights_lie_one_after_the_other() -> None:
     weights = [draw(seed, 17 + seed, 5) for seed in range(4)]
-    memory = PanelMemory(*weights)
-    for weight, panels in reversed([(weight, memory.pack(weight)) for weight in weights]):
-        assert torch.equal(rows_of(panels, torch.arange(len(weight))), weight)
+    packed = [torch.nn.Parameter(weight, requires_grad=False) for weight in weights]
+    pack(packed)
+    for weight, panels in zip(weights, packed, strict=True):
+        assert torch.equal(rows_of(panels, torch.arange(len(weight)), 5), weight)
 
 
 def test_a_strided_view_is_multiplied_like_its_copy() -> None:

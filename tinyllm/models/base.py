@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from typing import ClassVar, Protocol
 
@@ -10,7 +11,9 @@ from torch import Tensor, nn
 
 from tinyllm.models.config import ConfigFile, ModelConfig
 from tinyllm.models.layers import Embedding, Linear, project_to_float32
-from tinyllm.models.matmul import PanelMemory, can_pack
+from tinyllm.models.matmul import can_pack, pack
+
+logger = logging.getLogger(__name__)
 
 
 class Attend(Protocol):
@@ -92,19 +95,20 @@ class DecoderModel(nn.Module, ABC):
         checkpoint is here once and the loader needs to know nothing about the family.
         """
 
-    def pack(self) -> None:
+    def pack(self, is_compact: bool = True) -> None:
         """Lay the weights out as the fastest products of this machine read them; call it once they are filled.
 
         Nothing but `checkpoint_views` is affected: it has no views of weights laid out so.
+
+        Args:
+            is_compact: keep weights in fewer bytes than float32 where that changes no bit of them.
         """
         linears = [module for module in self.modules() if isinstance(module, Linear)]
         if not all(can_pack(linear.weight) for linear in linears):
             return
-        memory = PanelMemory(*(linear.weight for linear in linears))
-        for linear in linears:
-            linear.pack(memory)
-        if self.config.tie_word_embeddings:
-            self.embed_tokens.weight = self.lm_head.weight
+        for weights in ([linear.weight for linear in linears if linear is not self.lm_head], [self.lm_head.weight]):
+            stored_as = pack(weights, is_compact)
+            logger.info("%d weights are kept as %s", len(weights), stored_as.name)
 
     @classmethod
     def ignores(cls, name: str) -> bool:

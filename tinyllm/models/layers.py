@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tinyllm.models.config import ConfigFile
-from tinyllm.models.matmul import PanelMemory, multiply, rows_of
+from tinyllm.models.matmul import multiply, rows_of
 from tinyllm.models.memory import empty_in_large_pages
 
 ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
@@ -51,7 +51,7 @@ class Linear(nn.Module):
     With `allocate=False` the weight is a placeholder without memory, for a matrix tied to another one.
 
     Attributes:
-        weight: `[out_features, in_features]`, until `pack` lays it out for compiled products.
+        weight: `[out_features, in_features]`, until `DecoderModel.pack` lays it out for compiled products.
     """
 
     def __init__(
@@ -63,10 +63,6 @@ class Linear(nn.Module):
         self.weight = empty_parameter(*shape, dtype=dtype)
         self.bias = empty_parameter(out_features, dtype=dtype) if bias else None
 
-    def pack(self, memory: PanelMemory) -> None:
-        """Move the weight into panels, as compiled products read it."""
-        self.weight = nn.Parameter(memory.pack(self.weight), requires_grad=False)
-
     def forward(self, x: Tensor) -> Tensor:
         return multiply(x, self.weight, self.bias, self.out_features)
 
@@ -76,10 +72,11 @@ class Embedding(nn.Module):
 
     def __init__(self, num_rows: int, width: int, dtype: torch.dtype) -> None:
         super().__init__()
+        self.width = width
         self.weight = empty_parameter(num_rows, width, dtype=dtype)
 
     def forward(self, indices: Tensor) -> Tensor:
-        return rows_of(self.weight, indices)
+        return rows_of(self.weight, indices, self.width)
 
 
 class RMSNorm(nn.Module):

@@ -27,7 +27,12 @@ _HEAD: Final = "lm_head.weight"
 _NAMES_SHOWN: Final = 5
 
 
-def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: str = "float32") -> DecoderModel:
+def load_model(
+    path: str | Path,
+    device: str | torch.device = "cpu",
+    dtype: str = "float32",
+    is_compact: bool = True,
+) -> DecoderModel:
     """Load a local Hugging Face directory.
 
     Weights are copied tensor by tensor from the mapped files into parameters that were allocated once, so that
@@ -37,6 +42,7 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: str 
         path: directory with `config.json` and the weights.
         device: a torch device, e.g. `cpu` or `cuda`.
         dtype: a key of `DTYPES`.
+        is_compact: on the CPU, keep weights in fewer bytes where that changes no bit (`DecoderModel.pack`).
 
     Returns:
         The model in evaluation mode; no parameter requires a gradient.
@@ -57,7 +63,7 @@ def load_model(path: str | Path, device: str | torch.device = "cpu", dtype: str 
     with torch.device(place):
         model = family(config, DTYPES[dtype])
     _fill(model, checkpoint, sources)
-    model.pack()
+    model.pack(is_compact)
     return model.eval()
 
 

@@ -1,8 +1,9 @@
 """Matrix products on the CPU by compiled code of our own, with the weights in panels, for one row or a thousand.
 
 A panel holds sixteen rows of a weight matrix, channel by channel, so that a tile of the product reads it from front to
-back. A weight is read from memory once for all rows of x: what counts for few rows is how fast that goes, for many how
-full the arithmetic units are; docs/performance.md has the measurements.
+back. A weight is read from memory once for all rows of x: what counts for few rows is how many bytes that are, for many
+how full the arithmetic units are; docs/performance.md has the measurements. Weights kept in fewer bytes than float32
+(`tinyllm.models.formats`) become float32 a panel at a time, while the panel before it is multiplied.
 """
 
 from __future__ import annotations
@@ -11,23 +12,30 @@ from typing import Any, Final
 
 import numba
 import numpy as np
-from numba import njit, prange
-from torch import Tensor
+from numba import njit, prange, types
+from numba.extending import overload
 
-from tinyllm.models.exponential import exponential
-from tinyllm.models.tile import PANEL, multiply_tile
+from tinyllm.models.exponential import gate as apply_gate
+from tinyllm.models.formats.base import GROUP, PANEL
+from tinyllm.models.tile import float_at, multiply_tile, prepare_panel
 
 # Sums may be reordered, or no loop over channels becomes a vector instruction. NaN and infinity stay what they are.
 FASTMATH: Final = {"reassoc", "contract", "arcp", "nsz"}
-
-_PIECES: Final = 16
-"""Parts of the work that threads share out: more than any small machine's threads, so that each has some."""
 
 _BLOCK: Final = 1 << 15
 """Numbers of x that are multiplied with a panel before the next one: 128 KiB, which stay in a core's own cache."""
 
 _FEW: Final = 1 << 17
-"""Numbers of x up to which all are one block, since each further one reads the weights again."""
+"""Numbers of x up to which all are one block, since each further one reads the panels again."""
+
+_PART: Final = 1 << 16
+"""Numbers of a weight that several blocks are multiplied with in turn: 256 KiB, which stay in that cache as well."""
+
+_CHANNELS: Final = 160
+"""Most channels of a panel that are prepared while as many are multiplied: both lie in a core's nearest cache."""
+
+_LINE: Final = 64
+"""Bytes of a cache line: loads across two lines take twice as long."""
 
 
 def use_threads(number: int) -> None:
@@ -35,94 +43,213 @@ def use_threads(number: int) -> None:
     numba.set_num_threads(min(number, numba.config.NUMBA_NUM_THREADS))
 
 
-def panels_shape(n: int, k: int) -> tuple[int, int, int]:
-    """Shape of a weight [n, k] in panels: [⌈n / PANEL⌉, k, PANEL]."""
-    return -(-n // PANEL), k, PANEL
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _room(panels: Any, num_panels: Any, k: Any) -> Any:
+    """Room for the numbers of panels of k channels and for a line before them; empty if they are read in place."""
+    return np.empty(num_panels * k * PANEL + _LINE // 4 if panels.itemsize < 4 else 0, np.float32)
 
 
-def pack(weight: Tensor, panels: Tensor) -> None:
-    """Fill panels, contiguous and of the shape `panels_shape`, from a weight; rows that the last one lacks are zero."""
-    n, k = weight.shape
-    whole = n // PANEL
-    panels[:whole] = weight[: whole * PANEL].view(whole, PANEL, k).transpose(1, 2)
-    panels[whole:] = 0
-    panels[whole:, :, : n % PANEL] = weight[whole * PANEL :].t()
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _start(room: Any) -> Any:
+    """The address in a room from which on panels lie."""
+    return (room.ctypes.data + _LINE - 1) // _LINE * _LINE
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def take_rows(panels: Any, indices: Any, out: Any) -> None:
     """Fill `out` [n, k] with rows of a weight in panels, at int64 indices [n]. Raises `IndexError` outside of it."""
+    k = out.shape[1]
+    room = _room(panels, 1, k)
     for i in range(len(indices)):
         if indices[i] < 0 or indices[i] >= len(panels) * PANEL:
             raise IndexError("a row outside of the weight was asked for")
         panel, lane = indices[i] // PANEL, indices[i] % PANEL
-        for channel in range(panels.shape[1]):
-            out[i, channel] = panels[panel, channel, lane]
+        address = panels[panel].ctypes.data
+        prepare_panel(panels, address, k, _start(room))
+        numbers = _start(room) if len(room) else address
+        for channel in range(k):
+            out[i, channel] = float_at(numbers + 4 * (channel * PANEL + lane))
 
 
 @njit(parallel=True, fastmath=FASTMATH, nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def panel_matmul(x: Any, panels: Any, out: Any, adds: Any) -> None:
+def panel_matmul(x: Any, panels: Any, out: Any, adds: Any, threads: Any) -> None:
     """`out = x @ weight.T`, or `out +=` it if `adds` is not 0.
 
     Args:
         x: float32 [rows, k].
-        panels: of the weight [n, k].
+        panels: of the weight [n, k], in any format.
         out: float32 [rows, n rounded up to whole panels].
+        threads: that share the work.
     """
     rows, k = x.shape
     block = _rows_of_a_block(rows, k)
-    pieces = min(len(panels), _PIECES)
+    pieces = _pieces(len(panels), k, block < rows, threads)
     for piece in prange(pieces):
-        for first in range(0, rows, block):
-            size = min(block, rows - first)
-            x_address = x[first:].ctypes.data
-            for panel in range(len(panels) * piece // pieces, len(panels) * (piece + 1) // pieces):
-                weights = panels[panel].ctypes.data
-                place = out[first:, panel * PANEL :].ctypes.data
-                multiply_tile(
-                    x_address, k, size, weights, weights + 4 * k * PANEL, k, place, out.shape[1], adds
-                )
+        first, last = len(panels) * piece // pieces, len(panels) * (piece + 1) // pieces
+        part = panels[first:last]
+        if block < rows:
+            numbers = _as_float32(part, k)
+            for row in range(0, rows, block):
+                _multiply(x[row : row + block], numbers, first, out[row:], adds)
+        else:
+            _multiply(x, part, first, out, adds)
 
 
 @njit(parallel=True, fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
-def gated_panel_matmul(x: Any, panels: Any, bias: Any, out: Any) -> None:
+def gated_panel_matmul(x: Any, panels: Any, bias: Any, out: Any, threads: Any) -> None:
     """`out = silu(gate) · up`, where `x @ weight.T + bias` is gate and up side by side.
 
     Args:
         x: float32 [rows, k].
-        panels: of the weight [2 · n, k].
+        panels: of the weight [2 · n, k], in any format.
         bias: float32 [2 · n], or empty.
         out: float32 [rows, n]; n is a multiple of `PANEL`.
+        threads: that share the work.
     """
     rows, k = x.shape
     half = len(panels) // 2
     block = _rows_of_a_block(rows, k)
-    pieces = min(half, _PIECES)
+    pieces = _pieces(half, 2 * k, block < rows, threads)
     for piece in prange(pieces):
-        gate = np.empty((min(block, rows), PANEL), np.float32)
-        up = np.empty((min(block, rows), PANEL), np.float32)
-        for first in range(0, rows, block):
-            size = min(block, rows - first)
-            x_address = x[first:].ctypes.data
-            for panel in range(half * piece // pieces, half * (piece + 1) // pieces):
-                weights, others = panels[panel].ctypes.data, panels[half + panel].ctypes.data
-                multiply_tile(x_address, k, size, weights, others, k, gate.ctypes.data, PANEL, 0)
-                following = weights + 4 * k * PANEL
-                multiply_tile(x_address, k, size, others, following, k, up.ctypes.data, PANEL, 0)
-                column = panel * PANEL
-                if len(bias):
-                    _add_row(gate[:size], bias[column:])
-                    _add_row(up[:size], bias[half * PANEL + column :])
-                for row in range(size):
-                    for i in range(PANEL):
-                        value = gate[row, i]
-                        sigmoid = np.float32(1.0) / (np.float32(1.0) + exponential(-value))
-                        out[first + row, column + i] = value * sigmoid * up[row, i]
+        first, last = half * piece // pieces, half * (piece + 1) // pieces
+        gates, ups = panels[first:last], panels[half + first : half + last]
+        if block < rows:
+            gate_numbers, up_numbers = _as_float32(gates, k), _as_float32(ups, k)
+            for row in range(0, rows, block):
+                _multiply_gated(x[row : row + block], gate_numbers, up_numbers, first, bias, out[row:])
+        else:
+            _multiply_gated(x, gates, ups, first, bias, out)
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
 def _rows_of_a_block(rows: Any, k: Any) -> Any:
     return max(1, rows) if rows * k <= _FEW else max(24, _BLOCK // k // 24 * 24)
+
+
+@njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+def _pieces(num_panels: Any, k: Any, is_read_often: Any, threads: Any) -> Any:
+    """Parts in which to take so many panels: one for each thread, or as many as keep the size of a part small."""
+    parts = num_panels * k * PANEL // _PART // threads * threads if is_read_often else 0
+    return min(num_panels, max(threads, parts))
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _channels_at_a_time(panels: Any, k: Any) -> Any:
+    """All channels of a panel that is read in place; else as many as leave room for as many more in the nearest cache.
+
+    The panel is cut evenly: while one part is multiplied there is time to prepare the next one.
+    """
+    if panels.itemsize == 4:
+        return k
+    groups = k // GROUP
+    parts = max(1, (k + _CHANNELS - 1) // _CHANNELS)
+    while groups % parts:
+        parts += 1
+    channels = groups // parts * GROUP
+    return channels if channels >= _CHANNELS // 4 else k
+
+
+@njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+def _multiply(x: Any, panels: Any, first: Any, out: Any, adds: Any) -> None:
+    """One thread's share of a product: panels one after the other, `first` being the number of the first."""
+    rows, k = x.shape
+    channels = _channels_at_a_time(panels, k)
+    room, turn = _room(panels, 2, channels), 0
+    sums = np.empty((rows if channels < k else 0, PANEL), np.float32)
+    prepare_panel(panels, panels.ctypes.data, channels, _start(room))
+    for panel in range(len(panels)):
+        following = panels[panel + 1].ctypes.data if panel + 1 < len(panels) else 0
+        place = out[:, (first + panel) * PANEL :].ctypes.data
+        turn = _multiply_panel(
+            x, panels, panels[panel].ctypes.data, following, channels, room, turn, sums, place, out.shape[1], adds
+        )
+
+
+@njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+def _multiply_panel(
+    x: Any, panels: Any, stored: Any, following: Any, channels: Any, room: Any, turn: Any, sums: Any, out: Any,
+    out_stride: Any, adds: Any,
+) -> Any:  # fmt: skip
+    """The product with one panel, some channels at a time.
+
+    Args:
+        stored, following: addresses of the panel and the one after it, or 0.
+        room: for twice so many channels; those of one half are multiplied while the other is filled.
+        turn: how many parts were multiplied so far.
+        sums: float32 [rows, PANEL], room for what comes of all channels but the last.
+        out, out_stride, adds: as `multiply_tile` takes them.
+
+    Returns:
+        turn, after this panel.
+    """
+    rows, k = x.shape
+    half = 4 * channels * PANEL
+    for channel in range(0, k, channels):
+        is_last = channel + channels >= k
+        multiply_tile(
+            panels,
+            x.ctypes.data + 4 * channel,
+            k,
+            rows,
+            _start(room) + turn % 2 * half if len(room) else stored + 4 * channel * PANEL,
+            channels,
+            following if is_last else stored,
+            0 if is_last else channel + channels,
+            _start(room) + (turn + 1) % 2 * half,
+            sums.ctypes.data if channel else 0,
+            out if is_last else sums.ctypes.data,
+            out_stride if is_last else PANEL,
+            adds if is_last else 0,
+        )
+        turn += 1
+    return turn
+
+
+@njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+def _multiply_gated(x: Any, gates: Any, ups: Any, first: Any, bias: Any, out: Any) -> None:
+    """One thread's share of a gated product: a panel of the gate, then the one of the other half, and so on."""
+    rows, k = x.shape
+    channels = _channels_at_a_time(gates, k)
+    room, turn = _room(gates, 2, channels), 0
+    sums = np.empty((rows if channels < k else 0, PANEL), np.float32)
+    gate, up = np.empty((rows, PANEL), np.float32), np.empty((rows, PANEL), np.float32)
+    prepare_panel(gates, gates.ctypes.data, channels, _start(room))
+    for panel in range(len(gates)):
+        stored, other = gates[panel].ctypes.data, ups[panel].ctypes.data
+        following = gates[panel + 1].ctypes.data if panel + 1 < len(gates) else 0
+        turn = _multiply_panel(x, gates, stored, other, channels, room, turn, sums, gate.ctypes.data, PANEL, 0)
+        turn = _multiply_panel(x, gates, other, following, channels, room, turn, sums, up.ctypes.data, PANEL, 0)
+        column = (first + panel) * PANEL
+        if len(bias):
+            _add_row(gate, bias[column:])
+            _add_row(up, bias[out.shape[1] + column :])
+        for row in range(rows):
+            place = out[row, column:].ctypes.data
+            apply_gate(gate[row].ctypes.data, up[row].ctypes.data, place)
+
+
+def _as_float32(panels: Any, k: Any) -> Any:
+    """Panels [n, k, PANEL] in float32, for compiled code."""
+    raise NotImplementedError
+
+
+@overload(_as_float32)
+def _overload_as_float32(panels: Any, k: Any) -> Any:
+    return _as_they_are if panels.dtype == types.float32 else _copy_as_float32
+
+
+def _as_they_are(panels: Any, k: Any) -> Any:
+    return panels
+
+
+def _copy_as_float32(panels: Any, k: Any) -> Any:
+    size = k * PANEL
+    room = _room(panels, len(panels), k)
+    skipped = (_start(room) - room.ctypes.data) // 4
+    numbers = room[skipped : skipped + len(panels) * size].reshape(len(panels), k, PANEL)
+    for panel in range(len(panels)):
+        prepare_panel(panels, panels[panel].ctypes.data, k, numbers[panel].ctypes.data)
+    return numbers
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]

@@ -7,75 +7,74 @@ and van de Geijn 2008).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import torch
 from llvmlite import ir
-from numba import njit, types
+from numba import njit, typeof, types
 from numba.extending import intrinsic
 
-from tinyllm.models.vectors import FLOAT, FUSED, INT, LANES, VECTOR, WORD, broadcast
-
-PANEL: Final = 16
-"""Columns of a tile: neighbours in memory."""
+from tinyllm.models.formats import FORMATS
+from tinyllm.models.formats.base import GROUP, PANEL
+from tinyllm.models.vectors import BYTE, FLOAT, LANES, VECTOR, WORD, at, broadcast, fused, load, store, word
 
 TILE_ROWS: Final = 6
 """Rows of the largest tile: 6 × 16 sums are twelve registers of eight, which leaves four for what they need."""
 
-_UNROLLED: Final = 4
+_FORMATS: Final = {typeof(torch.empty(0, dtype=each.dtype).numpy()).dtype: each for each in FORMATS}
+"""By numba's type of their memory."""
 
 
-def _index(value: int) -> ir.Constant:
-    return ir.Constant(WORD, value)
+def _bytes(builder: Any, address: Any) -> Any:
+    return builder.inttoptr(address, BYTE.as_pointer())
 
 
-def _floats(builder: Any, address: Any, offset: Any) -> Any:
-    """The pointer to float number `offset` behind an address."""
-    return builder.inttoptr(builder.add(address, builder.mul(offset, _index(4))), FLOAT.as_pointer())
-
-
-def _load(builder: Any, pointer: Any, kind: Any) -> Any:
-    loaded = builder.load(builder.bitcast(pointer, kind.as_pointer()))
-    loaded.align = 4
-    return loaded
-
-
-def _prefetch(builder: Any, pointer: Any) -> None:
-    """Have a cache line brought into the second-level cache; an address where nothing lies does no harm."""
-    kind = ir.FunctionType(ir.VoidType(), [pointer.type, INT, INT, INT])
-    function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
-    read, locality, data = 0, 2, 1
-    builder.call(function, [pointer, *(ir.Constant(INT, value) for value in (read, locality, data))])
-
-
-def _add_channel(
-    builder: Any, rows: Sequence[Any], panels: tuple[Any, Any, Any], channel: Any, sums: Sequence[Any]
-) -> list[Any]:
+def _add_channel(builder: Any, rows: Sequence[Any], panel: Any, channel: Any, sums: Sequence[Any]) -> list[Any]:
     """The sums after one more channel; row by row, each of its vectors."""
-    panel, following, stride = panels
-    _prefetch(builder, builder.gep(following, [builder.mul(channel, stride)]))
-    base = builder.mul(channel, _index(PANEL))
+    if not rows:
+        return []
     weights = [
-        _load(builder, builder.gep(panel, [builder.add(base, _index(lane))]), VECTOR)
+        load(builder, at(builder, panel, channel, 4 * PANEL, 4 * lane), VECTOR)
         for lane in range(0, PANEL, LANES)
     ]
     added = []
     for number, row in enumerate(rows):
-        value = broadcast(builder, _load(builder, builder.gep(row, [channel]), FLOAT))
+        value = broadcast(builder, load(builder, at(builder, row, channel, 4), FLOAT))
         for vector, weight in enumerate(weights):
-            product = builder.fmul(value, weight, flags=FUSED)
-            added.append(builder.fadd(product, sums[number * len(weights) + vector], flags=FUSED))
+            added.append(fused(builder, value, weight, sums[number * len(weights) + vector]))
     return added
+
+
+class _Turns(NamedTuple):
+    """Work that takes place in some rounds of a loop, each time with the next number.
+
+    Attributes:
+        wait: rounds before the first turn, less than 0 for no turn at all.
+        period: rounds from one turn to the next.
+        first: number of the first turn.
+        write: writes the code of a turn, given its number.
+    """
+
+    wait: Any
+    period: Any
+    first: Any
+    write: Callable[[Any], None]
 
 
 def _sum_channels(
     builder: Any,
     rows: Sequence[Any],
-    panels: tuple[Any, Any, Any],
+    panel: Any,
     bounds: tuple[Any, Any],
     step: int,
     sums: Sequence[Any],
+    turns: _Turns,
 ) -> list[Any]:
-    """A loop over the channels in `bounds`, `step` at a time, whose number is a multiple of it."""
+    """A loop over the channels in `bounds`, `step` at a time, whose number is a multiple of it.
+
+    Args:
+        turns: what else some rounds of the loop do.
+    """
     before = builder.block
     loop, after = builder.append_basic_block(), builder.append_basic_block()
     first, last = bounds
@@ -84,16 +83,27 @@ def _sum_channels(
     builder.position_at_end(loop)
     channel = builder.phi(WORD)
     channel.add_incoming(first, before)
+    wait, number = builder.phi(WORD), builder.phi(WORD)
     phis = [builder.phi(VECTOR) for _ in sums]
     for phi, start in zip(phis, sums, strict=True):
         phi.add_incoming(start, before)
+    for phi, start in ((wait, turns.wait), (number, turns.first)):
+        phi.add_incoming(start, before)
+    is_turn = builder.icmp_signed("==", wait, word(0))
+    next_wait = builder.sub(builder.select(is_turn, turns.period, wait), word(1))
+    next_number = builder.add(number, builder.zext(is_turn, WORD))
+    with builder.if_then(is_turn):
+        turns.write(number)
     current: list[Any] = list(phis)
     for offset in range(step):
-        current = _add_channel(builder, rows, panels, builder.add(channel, _index(offset)), current)
-    following = builder.add(channel, _index(step))
-    channel.add_incoming(following, loop)
+        current = _add_channel(builder, rows, panel, builder.add(channel, word(offset)), current)
+    following = builder.add(channel, word(step))
+    end = builder.block
+    channel.add_incoming(following, end)
+    for phi, value in ((wait, next_wait), (number, next_number)):
+        phi.add_incoming(value, end)
     for phi, value in zip(phis, current, strict=True):
-        phi.add_incoming(value, loop)
+        phi.add_incoming(value, end)
     builder.cbranch(builder.icmp_signed("<", following, last), loop, after)
 
     builder.position_at_end(after)
@@ -101,96 +111,182 @@ def _sum_channels(
     for start, value in zip(sums, current, strict=True):
         result = builder.phi(VECTOR)
         result.add_incoming(start, before)
-        result.add_incoming(value, loop)
+        result.add_incoming(value, end)
         results.append(result)
     return results
 
 
-def _store(builder: Any, out: Sequence[Any], sums: Sequence[Any], adds: Any) -> None:
+def _first_sums(builder: Any, starts: Any, count: int) -> list[Any]:
+    """What a tile begins with: vectors at an address, or zeros where it is 0."""
+    zero = ir.Constant(VECTOR, [0.0] * LANES)
+    before = builder.block
+    is_given = builder.icmp_unsigned("!=", builder.ptrtoint(starts, WORD), word(0))
+    with builder.if_then(is_given):
+        given = [load(builder, builder.gep(starts, [word(4 * LANES * each)]), VECTOR) for each in range(count)]
+        end = builder.block
+    sums = []
+    for value in given:
+        phi = builder.phi(VECTOR)
+        phi.add_incoming(zero, before)
+        phi.add_incoming(value, end)
+        sums.append(phi)
+    return sums
+
+
+def _store_sums(builder: Any, out: Sequence[Any], sums: Sequence[Any], adds: Any) -> None:
+    if not out:
+        return
     vectors = PANEL // LANES
-    with builder.if_else(builder.icmp_signed("!=", adds, _index(0))) as (to_add, to_set):
+    with builder.if_else(builder.icmp_signed("!=", adds, word(0))) as (to_add, to_set):
         for branch, is_added in ((to_add, True), (to_set, False)):
             with branch:
                 for number, total in enumerate(sums):
-                    lane = _index(number % vectors * LANES)
-                    place = builder.gep(out[number // vectors], [lane])
-                    value = builder.fadd(total, _load(builder, place, VECTOR)) if is_added else total
-                    builder.store(value, builder.bitcast(place, VECTOR.as_pointer())).align = 4
+                    place = builder.gep(out[number // vectors], [word(4 * LANES * (number % vectors))])
+                    store(builder, builder.fadd(total, load(builder, place, VECTOR)) if is_added else total, place)
 
 
 def _tile_of(num_rows: int) -> Callable[..., None]:
     @intrinsic  # type: ignore[untyped-decorator]
     def tile(
         _: Any,
+        panels: Any,
         x: Any,
         x_stride: Any,
         panel: Any,
-        following: Any,
-        stride: Any,
         channels: Any,
+        following: Any,
+        room: Any,
+        wait: Any,
+        period: Any,
+        group: Any,
+        starts: Any,
         out: Any,
         out_stride: Any,
         adds: Any,
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            x, x_stride, panel, following, stride, channels, out, out_stride, adds = arguments
-            rows = [_floats(builder, x, builder.mul(x_stride, _index(row))) for row in range(num_rows)]
-            panels = _floats(builder, panel, _index(0)), _floats(builder, following, _index(0)), stride
-            sums: list[Any] = [ir.Constant(VECTOR, [0.0] * LANES)] * (num_rows * PANEL // LANES)
-            even = builder.and_(channels, _index(-_UNROLLED))
-            sums = _sum_channels(builder, rows, panels, (_index(0), even), _UNROLLED, sums)
-            sums = _sum_channels(builder, rows, panels, (even, channels), 1, sums)
-            into = [_floats(builder, out, builder.mul(out_stride, _index(row))) for row in range(num_rows)]
-            _store(builder, into, sums, adds)
+            x, x_stride, panel, channels, following, room = arguments[1:7]
+            wait, period, group, starts, out, out_stride, adds = arguments[7:]
+            stored_as = _FORMATS[signature.args[0].dtype]
+            source, target, panel = (_bytes(builder, address) for address in (following, room, panel))
+
+            def prepare(group: Any) -> None:
+                stored_as.prepare(builder, source, group, target)
+
+            def rows_at(address: Any, stride: Any) -> list[Any]:
+                size = builder.mul(stride, word(4))
+                start = _bytes(builder, address)
+                return [builder.gep(start, [builder.mul(size, word(row))]) for row in range(num_rows)]
+
+            rows = rows_at(x, x_stride)
+            sums = _first_sums(builder, _bytes(builder, starts), num_rows * PANEL // LANES)
+            even = builder.and_(channels, word(-GROUP))
+            sums = _sum_channels(builder, rows, panel, (word(0), even), GROUP, sums, _Turns(wait, period, group, prepare))
+            none = _Turns(word(-1), word(-1), word(0), lambda _: None)
+            sums = _sum_channels(builder, rows, panel, (even, channels), 1, sums, none)
+            _store_sums(builder, rows_at(out, out_stride), sums, adds)
             return context.get_dummy_value()
 
-        return types.void(*[types.intp] * 9), generate
+        return types.void(panels, *[types.intp] * 13), generate
 
     return tile  # type: ignore[no-any-return]
 
 
-_one, _two, _three, _four, _five, _six = (_tile_of(rows) for rows in range(1, TILE_ROWS + 1))
+_none, _one, _two, _three, _four, _five, _six = (_tile_of(rows) for rows in range(TILE_ROWS + 1))
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def float_at(_: Any, address: Any) -> Any:
+    """The float32 at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return load(builder, _bytes(builder, arguments[0]), FLOAT)
+
+    return types.float32(types.intp), generate
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def prepare_panel(panels: Any, panel: Any, channels: Any, room: Any) -> None:
+    """Make a panel ready, or its first channels, before any product.
+
+    Args:
+        panels: whose type tells the format.
+        panel: the address of the one.
+        room: the address of float32 [channels, PANEL].
+    """
+    _none(panels, panel, 0, panel, channels, panel, room, 0, 1, 0, 0, panel, 0, 0)
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def multiply_tile(
+    panels: Any,
     x: Any,
     x_stride: Any,
     rows: Any,
     panel: Any,
-    following: Any,
     channels: Any,
+    following: Any,
+    skipped: Any,
+    room: Any,
+    starts: Any,
     out: Any,
     out_stride: Any,
     adds: Any,
 ) -> None:
-    """`out = x @ panel`, or `out += x @ panel` if `adds` is not 0, over addresses of float32.
+    """`out = starts + x @ panel`, and `out +=` that if `adds` is not 0, over addresses of float32.
 
     Args:
+        panels: whose type tells the format of `following`.
         x: [rows, channels], a row every `x_stride` numbers.
         panel: [channels, PANEL], contiguous.
-        following: the panel that comes next, which is fetched from memory meanwhile.
+        following: the panel that comes next, as it is kept, which is made ready meanwhile; 0 for none.
+        skipped: channels of `following` before the ones that come next, a multiple of GROUP.
+        room: where their numbers go, if they cannot be read where they lie: [channels, PANEL].
+        starts: [rows, PANEL], contiguous; 0 for zeros. The result is then, to the last bit, as if the product that
+            gave them had gone on.
         out: [rows, PANEL], a row every `out_stride` numbers.
     """
     tiles = (rows + TILE_ROWS - 1) // TILE_ROWS
-    # Each tile fetches its part of what follows, evenly: memory and arithmetic are then busy at the same time.
-    stride = (PANEL + tiles - 1) // tiles
+    groups = channels // GROUP
+    wait = 0 if following else -1
+    # Formats count from the beginning of the panel.
+    room -= 4 * skipped * PANEL
     first = 0
     for tile in range(tiles):
         # As even as can be: a tile of one or two rows waits for its own sums.
         last = rows * (tile + 1) // tiles
-        ahead = following + 4 * (channels * PANEL * tile // tiles)
+        # Each tile prepares its share of what follows, evenly: memory and arithmetic are busy at the same time.
+        group = skipped // GROUP + groups * tile // tiles
         size, x_row, out_row = last - first, x + 4 * first * x_stride, out + 4 * first * out_stride
+        start = starts + 4 * first * PANEL if starts else 0
         if size == 6:
-            _six(x_row, x_stride, panel, ahead, stride, channels, out_row, out_stride, adds)
+            _six(
+                panels, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
+                out_stride, adds,
+            )  # fmt: skip
         elif size == 5:
-            _five(x_row, x_stride, panel, ahead, stride, channels, out_row, out_stride, adds)
+            _five(
+                panels, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
+                out_stride, adds,
+            )  # fmt: skip
         elif size == 4:
-            _four(x_row, x_stride, panel, ahead, stride, channels, out_row, out_stride, adds)
+            _four(
+                panels, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
+                out_stride, adds,
+            )  # fmt: skip
         elif size == 3:
-            _three(x_row, x_stride, panel, ahead, stride, channels, out_row, out_stride, adds)
+            _three(
+                panels, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
+                out_stride, adds,
+            )  # fmt: skip
         elif size == 2:
-            _two(x_row, x_stride, panel, ahead, stride, channels, out_row, out_stride, adds)
+            _two(
+                panels, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
+                out_stride, adds,
+            )  # fmt: skip
         else:
-            _one(x_row, x_stride, panel, ahead, stride, channels, out_row, out_stride, adds)
+            _one(
+                panels, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
+                out_stride, adds,
+            )  # fmt: skip
         first = last

@@ -1,4 +1,4 @@
-"""What `tile` and `exponential` share: the types that code in LLVM's terms is made of, and one number in all lanes."""
+"""What all code in LLVM's terms is made of: types, memory, and one number in all lanes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from llvmlite import ir
 LANES: Final = 8
 """Numbers of a vector; processors with narrower or wider registers split or join them."""
 
+BYTE: Final = ir.IntType(8)
 FLOAT: Final = ir.FloatType()
 INT: Final = ir.IntType(32)
 WORD: Final = ir.IntType(64)
@@ -17,9 +18,49 @@ VECTOR: Final = ir.VectorType(FLOAT, LANES)
 FUSED: Final = ("contract",)
 """Flags of a product and a sum that may become one instruction."""
 
+_LINE: Final = 64
+"""Bytes that a processor brings from memory at once."""
+
+
+def word(value: int) -> ir.Constant:
+    """A constant that counts or addresses."""
+    return ir.Constant(WORD, value)
+
 
 def broadcast(builder: Any, number: Any) -> Any:
     """A vector with the same number in every lane."""
     undefined = ir.Constant(VECTOR, ir.Undefined)
     first = builder.insert_element(undefined, number, ir.Constant(INT, 0))
     return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(INT, LANES), [0] * LANES))
+
+
+def fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """a · b + c, rounded once where the processor can."""
+    return builder.fadd(builder.fmul(a, b, flags=FUSED), c, flags=FUSED)
+
+
+def at(builder: Any, base: Any, index: Any, stride: int, offset: int = 0) -> Any:
+    """The pointer to a byte: `base + index * stride + offset`."""
+    return builder.gep(base, [builder.add(builder.mul(index, word(stride)), word(offset))])
+
+
+def load(builder: Any, pointer: Any, kind: Any) -> Any:
+    """What lies at a pointer, wherever that is."""
+    loaded = builder.load(builder.bitcast(pointer, kind.as_pointer()))
+    loaded.align = 1
+    return loaded
+
+
+def store(builder: Any, value: Any, pointer: Any) -> None:
+    """Put a value at a pointer, wherever that is."""
+    builder.store(value, builder.bitcast(pointer, value.type.as_pointer())).align = 1
+
+
+def prefetch(builder: Any, pointer: Any, size: int) -> None:
+    """Have bytes brought into the second-level cache; an address where nothing lies does no harm."""
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, INT, INT, INT])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
+    read, locality, data = 0, 2, 1
+    for offset in range(0, size, _LINE):
+        line = builder.gep(pointer, [word(offset)])
+        builder.call(function, [line, *(ir.Constant(INT, value) for value in (read, locality, data))])

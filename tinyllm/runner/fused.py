@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tinyllm.models.base import DecoderModel
 from tinyllm.models.llama import LlamaForCausalLM, LlamaLayer
 from tinyllm.models.panels import use_threads
-from tinyllm.models.tile import PANEL
+from tinyllm.models.formats.base import PANEL
 from tinyllm.runner.attention.compiled import StepAttention
 from tinyllm.runner.attention.panel_cache import LayerCache, layer_caches
 from tinyllm.runner.batch import FlatBatch
@@ -72,7 +72,8 @@ class FusedDecoder:
 
     def __call__(self, batch: FlatBatch) -> Tensor:
         """The normed hidden states [num_tokens, hidden_size]; keys and values are then in the cache."""
-        use_threads(torch.get_num_threads())
+        threads = torch.get_num_threads()
+        use_threads(threads)
         config = self._model.config
         attention = StepAttention.of(batch, config)
         x = self._model.embed_tokens(batch.input_ids).contiguous().numpy()
@@ -81,10 +82,10 @@ class FusedDecoder:
         pieces = self._pieces(batch, x, q, attended)
         for layer in self._layers:
             for piece in pieces:
-                before_attention(*layer.before, *layer.cache, self._epsilon, *piece.before)
+                before_attention(*layer.before, *layer.cache, self._epsilon, *piece.before, threads)
             attention.attend(q, layer.cache, layer.window, attended)
             for piece in pieces:
-                after_attention(*layer.after, self._epsilon, *piece.after)
+                after_attention(*layer.after, self._epsilon, *piece.after, threads)
         normed = np.empty_like(x)
         norm(x, self._final_norm, self._epsilon, normed)
         return torch.from_numpy(normed)

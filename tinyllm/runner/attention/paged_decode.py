@@ -9,8 +9,9 @@ from numba import njit, prange
 from numpy.typing import NDArray
 
 from tinyllm.models.exponential import exponentiate
+from tinyllm.models.formats.base import PANEL
 from tinyllm.models.panels import FASTMATH
-from tinyllm.models.tile import PANEL, multiply_tile
+from tinyllm.models.tile import multiply_tile
 
 _PIECES: Final = 64
 """Parts of the work that threads share out: contexts differ in length."""
@@ -78,8 +79,8 @@ def _attend(
         for panel in range(panels_of_block):
             ahead = panel * panel_bytes
             multiply_tile(
-                q, head_dim, group, key + ahead, following + ahead, head_dim, place + _FLOAT * panel * PANEL,
-                stride, 0,
+                keys, q, head_dim, group, key + ahead, head_dim, following + ahead, 0, 0, 0,
+                place + _FLOAT * panel * PANEL, stride, 0,
             )  # fmt: skip
     scale = np.float32(1.0 / np.sqrt(head_dim))
     for row in range(group):
@@ -99,6 +100,6 @@ def _attend(
         for panel in range(head_dim // PANEL):
             ahead = panel * panel_bytes
             multiply_tile(
-                place, stride, group, value + ahead, following + ahead, tokens, out + _FLOAT * panel * PANEL,
-                head_dim, block - first_block,
+                values, place, stride, group, value + ahead, tokens, following + ahead, 0, 0, 0,
+                out + _FLOAT * panel * PANEL, head_dim, block - first_block,
             )  # fmt: skip

@@ -9,8 +9,9 @@ from numba import njit, prange
 from numpy.typing import NDArray
 
 from tinyllm.models.exponential import exponentiate
+from tinyllm.models.formats.base import PANEL
 from tinyllm.models.panels import FASTMATH
-from tinyllm.models.tile import PANEL, multiply_tile
+from tinyllm.models.tile import multiply_tile
 
 _QUERIES: Final = 36
 """Queries, counted for each head, that are scored together: their scores of all keys should fit a core's own cache."""
@@ -142,7 +143,7 @@ def _attend_block(
     for panel in range(first, last):
         key = keys[table[panel // panels_of_block], head, panel % panels_of_block].ctypes.data
         place = scores[:, panel * PANEL - start :].ctypes.data
-        multiply_tile(queries.ctypes.data, head_dim, rows, key, key, head_dim, place, stride, 0)
+        multiply_tile(keys, queries.ctypes.data, head_dim, rows, key, head_dim, key, 0, 0, 0, place, stride, 0)
     scale = np.float32(1.0 / np.sqrt(head_dim))
     shares = np.empty(rows, np.float32)
     for row in range(rows):
@@ -155,7 +156,7 @@ def _attend_block(
     for panel in range(values.shape[1]):
         value = values[head, panel, start:].ctypes.data
         into = mixed[:, panel * PANEL :].ctypes.data
-        multiply_tile(scores.ctypes.data, stride, rows, value, value, width, into, head_dim, 0)
+        multiply_tile(values, scores.ctypes.data, stride, rows, value, width, value, 0, 0, 0, into, head_dim, 0)
     for row in range(rows):
         for channel in range(head_dim):
             mixed[row, channel] *= shares[row]

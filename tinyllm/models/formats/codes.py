@@ -1,0 +1,87 @@
+"""Weights that were quantized once: in each block a few evenly spaced numbers, which a byte can name.
+
+Checkpoints that were made of a GGUF file are so (its types Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0): a block is 32 neighbours
+of a row, each of them `step · code + start` with a float16 step. Read back to the last bit, never rounded anew.
+Source: ggml, `dequantize_row_*`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+import torch
+from llvmlite import ir
+from torch import Tensor
+
+from tinyllm.models.formats.base import AHEAD, GROUP, PANEL, PanelFormat
+from tinyllm.models.vectors import BYTE, INT, LANES, VECTOR, at, fused, load, prefetch, store, word
+
+_BLOCK: Final = 32
+_CODES: Final = _BLOCK * PANEL
+_FLOATS: Final = 4 * PANEL
+_BYTES: Final = _CODES + 2 * _FLOATS
+"""Of a block in memory: codes int8 [_BLOCK, PANEL], steps float32 [PANEL], starts float32 [PANEL]."""
+
+_LEVELS_FROM_START: Final = (15, 31)
+"""Steps from the smallest number of a block to the largest, where the code of the smallest is 0."""
+
+_CODES_OF_LARGEST: Final = (127, -8, -16)
+"""The code of what is largest in size, where a code of 0 means 0."""
+
+
+class BlockCodes(PanelFormat):
+    """A byte a weight, and a step and a start for each block of 32."""
+
+    name: ClassVar[str] = "codes"
+    dtype: ClassVar[torch.dtype] = torch.int8
+
+    def shape(self, num_panels: int, k: int) -> tuple[int, int, int] | None:
+        return (num_panels, k // _BLOCK, _BYTES) if k % _BLOCK == 0 else None
+
+    def encode(self, panels: Tensor) -> Tensor | None:
+        num_panels, k, _ = panels.shape
+        blocks = panels.view(num_panels, k // _BLOCK, _BLOCK, PANEL)
+        coded = torch.empty(num_panels, k // _BLOCK, _BYTES, dtype=torch.int8)
+        missing = torch.ones(num_panels, k // _BLOCK, 1, PANEL, dtype=torch.bool)
+        numbers, *floats = torch.split(coded, (_CODES, _FLOATS, _FLOATS), dim=2)
+        parts = (numbers.view(blocks.shape), *(each.view(torch.float32)[:, :, None] for each in floats))
+        for step, start in _guesses(blocks):
+            codes = ((blocks - start) / step).round_().nan_to_num_(0).clamp_(-128, 127)
+            found = missing & ((codes * step + start) == blocks).all(2, keepdim=True)
+            for kept, new in zip(parts, (codes.to(torch.int8), step, start), strict=True):
+                kept.copy_(torch.where(found, new, kept))
+            missing &= ~found
+            if not missing.any():
+                return coded
+        return None
+
+    def prepare(self, builder: Any, source: Any, group: Any, target: Any) -> None:
+        groups = _BLOCK // GROUP
+        block = at(builder, source, builder.sdiv(group, word(groups)), _BYTES)
+        codes = at(builder, block, builder.srem(group, word(groups)), GROUP * PANEL)
+        prefetch(builder, at(builder, source, group, _BYTES // groups, AHEAD), _BYTES // groups)
+        for lane in range(0, PANEL, LANES):
+            step = load(builder, builder.gep(block, [word(_CODES + 4 * lane)]), VECTOR)
+            start = load(builder, builder.gep(block, [word(_CODES + _FLOATS + 4 * lane)]), VECTOR)
+            for channel in range(GROUP):
+                number = channel * PANEL + lane
+                code = load(builder, builder.gep(codes, [word(number)]), ir.VectorType(BYTE, LANES))
+                value = builder.sitofp(builder.sext(code, ir.VectorType(INT, LANES)), VECTOR)
+                place = at(builder, target, group, 4 * GROUP * PANEL, 4 * number)
+                store(builder, fused(builder, value, step, start), place)
+
+
+def _guesses(blocks: Tensor) -> Any:
+    """Steps and starts [n, blocks, 1, PANEL] that the types of GGUF would have given to blocks of these numbers."""
+    largest = blocks.gather(2, blocks.abs().argmax(2, keepdim=True))
+    for code in _CODES_OF_LARGEST:
+        yield _as_float16(largest / code), torch.zeros_like(largest)
+        if code > 0:
+            yield _as_float16(largest / -code), torch.zeros_like(largest)
+    lowest, highest = blocks.amin(2, keepdim=True), blocks.amax(2, keepdim=True)
+    for levels in _LEVELS_FROM_START:
+        yield _as_float16((highest - lowest) / levels), lowest
+
+
+def _as_float16(steps: Tensor) -> Tensor:
+    return steps.half().float()
