@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tinyllm.models.formats import FORMATS, BFloat16, BlockCodes, Float32
 from tinyllm.models.formats.base import PANEL, PanelFormat
 from tinyllm.models.matmul import multiply, pack, rows_of
-from tinyllm.models.panels import gated_panel_matmul
+from tinyllm.models.panels import Means, gated_panel_matmul
 
 gguf = pytest.importorskip("gguf")
 
@@ -73,7 +73,8 @@ def test_so_is_the_gated_product(name: str, num_panels: int, blocks: int, rows: 
     outs = []
     for is_compact in (True, False):
         out = torch.full((rows, n), float("nan"))
-        gated_panel_matmul(x.numpy(), packed(weight, is_compact)[0].numpy(), np.empty(0, np.float32), out.numpy(), 2)
+        panels, no_bias = packed(weight, is_compact)[0], np.empty(0, np.float32)
+        gated_panel_matmul(x.numpy(), panels.numpy(), no_bias, out.numpy(), Means.of(panels.dtype))
         outs.append(out)
     assert torch.equal(*outs)
 

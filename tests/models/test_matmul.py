@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinyllm.models.matmul import can_pack, multiply, pack, rows_of
-from tinyllm.models.panels import gated_panel_matmul, panel_matmul
+from tinyllm.models.panels import Means, gated_panel_matmul, panel_matmul
 from tinyllm.models.formats.base import PANEL
 
 ROWS = st.one_of(st.integers(0, 30), st.integers(90, 130))
@@ -52,7 +52,7 @@ def test_a_product_adds_to_what_is_there(rows: int, k: int, num_panels: int, see
     n = num_panels * PANEL
     x, weight, out = draw(seed, rows, k), draw(seed + 1, n, k), draw(seed + 2, rows, n)
     expected = out + x @ weight.T
-    panel_matmul(x.numpy(), in_panels(weight).numpy(), out.numpy(), 1, 2)
+    panel_matmul(x.numpy(), in_panels(weight).numpy(), out.numpy(), 1, Means.of(torch.float32))
     assert torch.allclose(out, expected, atol=1e-4)
 
 
@@ -66,7 +66,7 @@ def test_the_gated_product_is_silu_of_one_half_times_the_other(
     bias = draw(seed + 2, 2 * n) if biased else torch.empty(0)
     gate, up = (x @ weight.T + (bias if biased else 0)).chunk(2, dim=1)
     out = torch.full((rows, n), float("nan"))
-    gated_panel_matmul(x.numpy(), in_panels(weight).numpy(), bias.numpy(), out.numpy(), 2)
+    gated_panel_matmul(x.numpy(), in_panels(weight).numpy(), bias.numpy(), out.numpy(), Means.of(torch.float32))
     assert torch.allclose(out, torch.nn.functional.silu(gate) * up, rtol=1e-4, atol=1e-4)
 
 

@@ -15,7 +15,7 @@ from tinyllm.models.memory import empty_in_large_pages
 try:
     from tinyllm.models.formats import FLOAT32, FORMATS
     from tinyllm.models.formats.base import PANEL, PanelFormat
-    from tinyllm.models.panels import panel_matmul, take_rows, use_threads
+    from tinyllm.models.panels import Means, panel_matmul, take_rows
 except ImportError:
     FORMATS = ()
 
@@ -82,9 +82,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int) 
     if weight.dim() == 2:
         return functional.linear(x, weight, bias)
     product = torch.empty(len(x), len(weight) * PANEL)
-    threads = torch.get_num_threads()
-    use_threads(threads)
-    panel_matmul(x.contiguous().numpy(), weight.numpy(), product.numpy(), 0, threads)
+    panel_matmul(x.contiguous().numpy(), weight.numpy(), product.numpy(), 0, Means.of(weight.dtype))
     product = product[:, :out_features]
     return product if bias is None else product.add_(bias)
 
@@ -94,5 +92,5 @@ def rows_of(weight: Tensor, indices: Tensor, width: int) -> Tensor:
     if weight.dim() == 2:
         return functional.embedding(indices, weight)
     rows = torch.empty(len(indices), width)
-    take_rows(weight.numpy(), indices.numpy(), rows.numpy())
+    take_rows(weight.numpy(), indices.numpy(), rows.numpy(), Means.of(weight.dtype))
     return rows

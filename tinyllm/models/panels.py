@@ -8,16 +8,17 @@ how full the arithmetic units are; docs/performance.md has the measurements. Wei
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numba
 import numpy as np
+import torch
 from numba import njit, prange, types
 from numba.extending import overload
 
 from tinyllm.models.exponential import gate as apply_gate
 from tinyllm.models.formats.base import GROUP, PANEL
-from tinyllm.models.tile import float_at, multiply_tile, prepare_panel
+from tinyllm.models.tile import float_at, multiply_tile, prepare_panel, tile_address
 
 # Sums may be reordered, or no loop over channels becomes a vector instruction. NaN and infinity stay what they are.
 FASTMATH: Final = {"reassoc", "contract", "arcp", "nsz"}
@@ -43,6 +44,27 @@ def use_threads(number: int) -> None:
     numba.set_num_threads(min(number, numba.config.NUMBA_NUM_THREADS))
 
 
+class Means(NamedTuple):
+    """With what a product of a weight in some format is computed.
+
+    Attributes:
+        threads: that share the work.
+        tile: the address of the tile's code for the format.
+        plain_tile: the one for float32.
+    """
+
+    threads: int
+    tile: int
+    plain_tile: int
+
+    @classmethod
+    def of(cls, dtype: torch.dtype) -> Means:
+        """Those for panels whose memory is of that type, with torch's number of threads."""
+        threads = torch.get_num_threads()
+        use_threads(threads)
+        return cls(threads, tile_address(dtype), tile_address(torch.float32))
+
+
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _room(panels: Any, num_panels: Any, k: Any) -> Any:
     """Room for the numbers of panels of k channels and for a line before them; empty if they are read in place."""
@@ -56,7 +78,7 @@ def _start(room: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def take_rows(panels: Any, indices: Any, out: Any) -> None:
+def take_rows(panels: Any, indices: Any, out: Any, means: Any) -> None:
     """Fill `out` [n, k] with rows of a weight in panels, at int64 indices [n]. Raises `IndexError` outside of it."""
     k = out.shape[1]
     room = _room(panels, 1, k)
@@ -65,38 +87,38 @@ def take_rows(panels: Any, indices: Any, out: Any) -> None:
             raise IndexError("a row outside of the weight was asked for")
         panel, lane = indices[i] // PANEL, indices[i] % PANEL
         address = panels[panel].ctypes.data
-        prepare_panel(panels, address, k, _start(room))
+        prepare_panel(means.tile, address, k, _start(room))
         numbers = _start(room) if len(room) else address
         for channel in range(k):
             out[i, channel] = float_at(numbers + 4 * (channel * PANEL + lane))
 
 
 @njit(parallel=True, fastmath=FASTMATH, nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def panel_matmul(x: Any, panels: Any, out: Any, adds: Any, threads: Any) -> None:
+def panel_matmul(x: Any, panels: Any, out: Any, adds: Any, means: Any) -> None:
     """`out = x @ weight.T`, or `out +=` it if `adds` is not 0.
 
     Args:
         x: float32 [rows, k].
         panels: of the weight [n, k], in any format.
         out: float32 [rows, n rounded up to whole panels].
-        threads: that share the work.
+        means: for the format.
     """
     rows, k = x.shape
     block = _rows_of_a_block(rows, k)
-    pieces = _pieces(len(panels), k, block < rows, threads)
+    pieces = _pieces(len(panels), k, block < rows, means.threads)
     for piece in prange(pieces):
         first, last = len(panels) * piece // pieces, len(panels) * (piece + 1) // pieces
         part = panels[first:last]
         if block < rows:
-            numbers = _as_float32(part, k)
+            numbers = _as_float32(part, k, means.tile)
             for row in range(0, rows, block):
-                _multiply(x[row : row + block], numbers, first, out[row:], adds)
+                _multiply(x[row : row + block], numbers, first, out[row:], adds, means.plain_tile)
         else:
-            _multiply(x, part, first, out, adds)
+            _multiply(x, part, first, out, adds, means.tile)
 
 
 @njit(parallel=True, fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
-def gated_panel_matmul(x: Any, panels: Any, bias: Any, out: Any, threads: Any) -> None:
+def gated_panel_matmul(x: Any, panels: Any, bias: Any, out: Any, means: Any) -> None:
     """`out = silu(gate) · up`, where `x @ weight.T + bias` is gate and up side by side.
 
     Args:
@@ -104,21 +126,21 @@ def gated_panel_matmul(x: Any, panels: Any, bias: Any, out: Any, threads: Any) -
         panels: of the weight [2 · n, k], in any format.
         bias: float32 [2 · n], or empty.
         out: float32 [rows, n]; n is a multiple of `PANEL`.
-        threads: that share the work.
+        means: for the format.
     """
     rows, k = x.shape
     half = len(panels) // 2
     block = _rows_of_a_block(rows, k)
-    pieces = _pieces(half, 2 * k, block < rows, threads)
+    pieces = _pieces(half, 2 * k, block < rows, means.threads)
     for piece in prange(pieces):
         first, last = half * piece // pieces, half * (piece + 1) // pieces
         gates, ups = panels[first:last], panels[half + first : half + last]
         if block < rows:
-            gate_numbers, up_numbers = _as_float32(gates, k), _as_float32(ups, k)
+            gate_numbers, up_numbers = _as_float32(gates, k, means.tile), _as_float32(ups, k, means.tile)
             for row in range(0, rows, block):
-                _multiply_gated(x[row : row + block], gate_numbers, up_numbers, first, bias, out[row:])
+                _multiply_gated(x[row : row + block], gate_numbers, up_numbers, first, bias, out[row:], means.plain_tile)
         else:
-            _multiply_gated(x, gates, ups, first, bias, out)
+            _multiply_gated(x, gates, ups, first, bias, out, means.tile)
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
@@ -150,25 +172,25 @@ def _channels_at_a_time(panels: Any, k: Any) -> Any:
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
-def _multiply(x: Any, panels: Any, first: Any, out: Any, adds: Any) -> None:
+def _multiply(x: Any, panels: Any, first: Any, out: Any, adds: Any, tile: Any) -> None:
     """One thread's share of a product: panels one after the other, `first` being the number of the first."""
     rows, k = x.shape
     channels = _channels_at_a_time(panels, k)
     room, turn = _room(panels, 2, channels), 0
     sums = np.empty((rows if channels < k else 0, PANEL), np.float32)
-    prepare_panel(panels, panels.ctypes.data, channels, _start(room))
+    prepare_panel(tile, panels.ctypes.data, channels, _start(room))
     for panel in range(len(panels)):
         following = panels[panel + 1].ctypes.data if panel + 1 < len(panels) else 0
         place = out[:, (first + panel) * PANEL :].ctypes.data
         turn = _multiply_panel(
-            x, panels, panels[panel].ctypes.data, following, channels, room, turn, sums, place, out.shape[1], adds
+            x, panels[panel].ctypes.data, following, channels, room, turn, sums, place, out.shape[1], adds, tile
         )
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
 def _multiply_panel(
-    x: Any, panels: Any, stored: Any, following: Any, channels: Any, room: Any, turn: Any, sums: Any, out: Any,
-    out_stride: Any, adds: Any,
+    x: Any, stored: Any, following: Any, channels: Any, room: Any, turn: Any, sums: Any, out: Any,
+    out_stride: Any, adds: Any, tile: Any,
 ) -> Any:  # fmt: skip
     """The product with one panel, some channels at a time.
 
@@ -177,7 +199,7 @@ def _multiply_panel(
         room: for twice so many channels; those of one half are multiplied while the other is filled.
         turn: how many parts were multiplied so far.
         sums: float32 [rows, PANEL], room for what comes of all channels but the last.
-        out, out_stride, adds: as `multiply_tile` takes them.
+        out, out_stride, adds, tile: as `multiply_tile` takes them.
 
     Returns:
         turn, after this panel.
@@ -187,7 +209,7 @@ def _multiply_panel(
     for channel in range(0, k, channels):
         is_last = channel + channels >= k
         multiply_tile(
-            panels,
+            tile,
             x.ctypes.data + 4 * channel,
             k,
             rows,
@@ -206,19 +228,25 @@ def _multiply_panel(
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
-def _multiply_gated(x: Any, gates: Any, ups: Any, first: Any, bias: Any, out: Any) -> None:
+def _multiply_gated(
+    x: Any, gates: Any, ups: Any, first: Any, bias: Any, out: Any, tile: Any
+) -> None:
     """One thread's share of a gated product: a panel of the gate, then the one of the other half, and so on."""
     rows, k = x.shape
     channels = _channels_at_a_time(gates, k)
     room, turn = _room(gates, 2, channels), 0
     sums = np.empty((rows if channels < k else 0, PANEL), np.float32)
     gate, up = np.empty((rows, PANEL), np.float32), np.empty((rows, PANEL), np.float32)
-    prepare_panel(gates, gates.ctypes.data, channels, _start(room))
+    prepare_panel(tile, gates.ctypes.data, channels, _start(room))
     for panel in range(len(gates)):
         stored, other = gates[panel].ctypes.data, ups[panel].ctypes.data
         following = gates[panel + 1].ctypes.data if panel + 1 < len(gates) else 0
-        turn = _multiply_panel(x, gates, stored, other, channels, room, turn, sums, gate.ctypes.data, PANEL, 0)
-        turn = _multiply_panel(x, gates, other, following, channels, room, turn, sums, up.ctypes.data, PANEL, 0)
+        turn = _multiply_panel(
+            x, stored, other, channels, room, turn, sums, gate.ctypes.data, PANEL, 0, tile
+        )
+        turn = _multiply_panel(
+            x, other, following, channels, room, turn, sums, up.ctypes.data, PANEL, 0, tile
+        )
         column = (first + panel) * PANEL
         if len(bias):
             _add_row(gate, bias[column:])
@@ -228,27 +256,27 @@ def _multiply_gated(x: Any, gates: Any, ups: Any, first: Any, bias: Any, out: An
             apply_gate(gate[row].ctypes.data, up[row].ctypes.data, place)
 
 
-def _as_float32(panels: Any, k: Any) -> Any:
+def _as_float32(panels: Any, k: Any, tile: Any) -> Any:
     """Panels [n, k, PANEL] in float32, for compiled code."""
     raise NotImplementedError
 
 
 @overload(_as_float32)
-def _overload_as_float32(panels: Any, k: Any) -> Any:
+def _overload_as_float32(panels: Any, k: Any, tile: Any) -> Any:
     return _as_they_are if panels.dtype == types.float32 else _copy_as_float32
 
 
-def _as_they_are(panels: Any, k: Any) -> Any:
+def _as_they_are(panels: Any, k: Any, tile: Any) -> Any:
     return panels
 
 
-def _copy_as_float32(panels: Any, k: Any) -> Any:
+def _copy_as_float32(panels: Any, k: Any, tile: Any) -> Any:
     size = k * PANEL
     room = _room(panels, len(panels), k)
     skipped = (_start(room) - room.ctypes.data) // 4
     numbers = room[skipped : skipped + len(panels) * size].reshape(len(panels), k, PANEL)
     for panel in range(len(panels)):
-        prepare_panel(panels, panels[panel].ctypes.data, k, numbers[panel].ctypes.data)
+        prepare_panel(tile, panels[panel].ctypes.data, k, numbers[panel].ctypes.data)
     return numbers
 
 

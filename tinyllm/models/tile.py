@@ -7,11 +7,12 @@ and van de Geijn 2008).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import torch
 from llvmlite import ir
-from numba import njit, typeof, types
+from numba import cfunc, njit, typeof, types
 from numba.extending import intrinsic
 
 from tinyllm.models.formats import FORMATS
@@ -21,8 +22,12 @@ from tinyllm.models.vectors import BYTE, FLOAT, LANES, VECTOR, WORD, at, broadca
 TILE_ROWS: Final = 6
 """Rows of the largest tile: 6 × 16 sums are twelve registers of eight, which leaves four for what they need."""
 
-_FORMATS: Final = {typeof(torch.empty(0, dtype=each.dtype).numpy()).dtype: each for each in FORMATS}
-"""By numba's type of their memory."""
+def _number_type(dtype: torch.dtype) -> types.Type:
+    return typeof(torch.empty(0, dtype=dtype).numpy()).dtype
+
+
+_FORMATS: Final = {_number_type(each.dtype): each for each in FORMATS}
+"""By numba's type of the numbers in their memory."""
 
 
 def _bytes(builder: Any, address: Any) -> Any:
@@ -149,7 +154,7 @@ def _tile_of(num_rows: int) -> Callable[..., None]:
     @intrinsic  # type: ignore[untyped-decorator]
     def tile(
         _: Any,
-        panels: Any,
+        number: Any,
         x: Any,
         x_stride: Any,
         panel: Any,
@@ -187,7 +192,7 @@ def _tile_of(num_rows: int) -> Callable[..., None]:
             _store_sums(builder, rows_at(out, out_stride), sums, adds)
             return context.get_dummy_value()
 
-        return types.void(panels, *[types.intp] * 13), generate
+        return types.void(number, *[types.intp] * 13), generate
 
     return tile  # type: ignore[no-any-return]
 
@@ -205,21 +210,74 @@ def float_at(_: Any, address: Any) -> Any:
     return types.float32(types.intp), generate
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def prepare_panel(panels: Any, panel: Any, channels: Any, room: Any) -> None:
-    """Make a panel ready, or its first channels, before any product.
+def _multiply_rows(
+    number: Any, x: Any, x_stride: Any, rows: Any, panel: Any, channels: Any, following: Any, skipped: Any,
+    room: Any, starts: Any, out: Any, out_stride: Any, adds: Any,
+) -> None:  # fmt: skip
+    """What `multiply_tile` calls; the type of `number` tells the format."""
+    tiles = (rows + TILE_ROWS - 1) // TILE_ROWS
+    groups = channels // GROUP
+    wait = 0 if following else -1
+    # Formats count from the beginning of the panel.
+    room -= 4 * skipped * PANEL
+    if rows == 0:
+        group = skipped // GROUP
+        _none(number, x, 0, panel, channels, following, room, wait, 1, group, 0, out, 0, 0)
+    first = 0
+    for tile in range(tiles):
+        # As even as can be: a tile of one or two rows waits for its own sums.
+        last = rows * (tile + 1) // tiles
+        # Each tile prepares its share of what follows, evenly: memory and arithmetic are busy at the same time.
+        group = skipped // GROUP + groups * tile // tiles
+        size, x_row, out_row = last - first, x + 4 * first * x_stride, out + 4 * first * out_stride
+        start = starts + 4 * first * PANEL if starts else 0
+        if size == 6:
+            _six(
+                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
+                out_stride, adds,
+            )  # fmt: skip
+        elif size == 5:
+            _five(
+                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
+                out_stride, adds,
+            )  # fmt: skip
+        elif size == 4:
+            _four(
+                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
+                out_stride, adds,
+            )  # fmt: skip
+        elif size == 3:
+            _three(
+                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
+                out_stride, adds,
+            )  # fmt: skip
+        elif size == 2:
+            _two(
+                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
+                out_stride, adds,
+            )  # fmt: skip
+        else:
+            _one(
+                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
+                out_stride, adds,
+            )  # fmt: skip
+        first = last
 
-    Args:
-        panels: whose type tells the format.
-        panel: the address of the one.
-        room: the address of float32 [channels, PANEL].
+
+@cache
+def tile_address(dtype: torch.dtype) -> int:
+    """The address of compiled code for `multiply_tile`, for panels of the format whose memory is of that type.
+
+    Code at an address is compiled once, whoever calls it; the products would take minutes if each had its own.
     """
-    _none(panels, panel, 0, panel, channels, panel, room, 0, 1, 0, 0, panel, 0, 0)
+    signature = types.void(types.CPointer(_number_type(dtype)), *[types.intp] * 12)
+    return int(cfunc(signature, cache=True)(_multiply_rows).address)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@intrinsic  # type: ignore[untyped-decorator]
 def multiply_tile(
-    panels: Any,
+    _: Any,
+    tile: Any,
     x: Any,
     x_stride: Any,
     rows: Any,
@@ -232,11 +290,11 @@ def multiply_tile(
     out: Any,
     out_stride: Any,
     adds: Any,
-) -> None:
+) -> Any:
     """`out = starts + x @ panel`, and `out +=` that if `adds` is not 0, over addresses of float32.
 
     Args:
-        panels: whose type tells the format of `following`.
+        tile: the address of the code (`tile_address`), which tells the format of `following`.
         x: [rows, channels], a row every `x_stride` numbers.
         panel: [channels, PANEL], contiguous.
         following: the panel that comes next, as it is kept, which is made ready meanwhile; 0 for none.
@@ -246,47 +304,23 @@ def multiply_tile(
             gave them had gone on.
         out: [rows, PANEL], a row every `out_stride` numbers.
     """
-    tiles = (rows + TILE_ROWS - 1) // TILE_ROWS
-    groups = channels // GROUP
-    wait = 0 if following else -1
-    # Formats count from the beginning of the panel.
-    room -= 4 * skipped * PANEL
-    first = 0
-    for tile in range(tiles):
-        # As even as can be: a tile of one or two rows waits for its own sums.
-        last = rows * (tile + 1) // tiles
-        # Each tile prepares its share of what follows, evenly: memory and arithmetic are busy at the same time.
-        group = skipped // GROUP + groups * tile // tiles
-        size, x_row, out_row = last - first, x + 4 * first * x_stride, out + 4 * first * out_stride
-        start = starts + 4 * first * PANEL if starts else 0
-        if size == 6:
-            _six(
-                panels, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
-                out_stride, adds,
-            )  # fmt: skip
-        elif size == 5:
-            _five(
-                panels, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
-                out_stride, adds,
-            )  # fmt: skip
-        elif size == 4:
-            _four(
-                panels, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
-                out_stride, adds,
-            )  # fmt: skip
-        elif size == 3:
-            _three(
-                panels, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
-                out_stride, adds,
-            )  # fmt: skip
-        elif size == 2:
-            _two(
-                panels, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
-                out_stride, adds,
-            )  # fmt: skip
-        else:
-            _one(
-                panels, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
-                out_stride, adds,
-            )  # fmt: skip
-        first = last
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [WORD] * 13)
+        function = builder.inttoptr(arguments[0], kind.as_pointer())
+        builder.call(function, [word(0), *arguments[1:]])
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 13), generate
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def prepare_panel(tile: Any, panel: Any, channels: Any, room: Any) -> None:
+    """Make a panel ready, or its first channels, before any product.
+
+    Args:
+        tile: the address of the code.
+        panel: the address of the panel, as it is kept.
+        room: the address of float32 [channels, PANEL].
+    """
+    multiply_tile(tile, 0, 0, 0, 0, channels, panel, 0, room, 0, 0, 0, 0)

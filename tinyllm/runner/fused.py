@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tinyllm.models.base import DecoderModel
 from tinyllm.models.llama import LlamaForCausalLM, LlamaLayer
-from tinyllm.models.panels import use_threads
+from tinyllm.models.panels import Means
 from tinyllm.models.formats.base import PANEL
 from tinyllm.runner.attention.compiled import StepAttention
 from tinyllm.runner.attention.panel_cache import LayerCache, layer_caches
@@ -55,6 +55,7 @@ class FusedDecoder:
             _layer(layer, cache, model.config.sliding_window_of(number))
             for number, (layer, cache) in enumerate(zip(model.layers, caches, strict=True))
         ]
+        self._dtype = model.layers[0].mlp.down_proj.weight.dtype
         self._epsilon = np.float32(model.config.norm_eps)
         self._final_norm = model.norm.weight.numpy()
         self._compile()
@@ -72,8 +73,7 @@ class FusedDecoder:
 
     def __call__(self, batch: FlatBatch) -> Tensor:
         """The normed hidden states [num_tokens, hidden_size]; keys and values are then in the cache."""
-        threads = torch.get_num_threads()
-        use_threads(threads)
+        means = Means.of(self._dtype)
         config = self._model.config
         attention = StepAttention.of(batch, config)
         x = self._model.embed_tokens(batch.input_ids).contiguous().numpy()
@@ -82,10 +82,10 @@ class FusedDecoder:
         pieces = self._pieces(batch, x, q, attended)
         for layer in self._layers:
             for piece in pieces:
-                before_attention(*layer.before, *layer.cache, self._epsilon, *piece.before, threads)
+                before_attention(*layer.before, *layer.cache, self._epsilon, *piece.before, means)
             attention.attend(q, layer.cache, layer.window, attended)
             for piece in pieces:
-                after_attention(*layer.after, self._epsilon, *piece.after, threads)
+                after_attention(*layer.after, self._epsilon, *piece.after, means)
         normed = np.empty_like(x)
         norm(x, self._final_norm, self._epsilon, normed)
         return torch.from_numpy(normed)

@@ -24,7 +24,7 @@ _TOKENS: Final = 16
 def before_attention(
     input_norm: Any, qkv_panels: Any, qkv_bias: Any, q_norm: Any, k_norm: Any, keys: Any, values: Any,
     epsilon: Any, x: Any, cos: Any, sin: Any, slots: Any, normed: Any, qkv: Any, q: Any,
-    threads: Any,
+    means: Any,
 ) -> None:  # fmt: skip
     """Fill q [tokens, heads, head_dim], turned, from x [tokens, hidden]; put k and v into their slots.
 
@@ -35,7 +35,7 @@ def before_attention(
         normed, qkv: room for [tokens, hidden] and [tokens, (heads + 2 · kv_heads) · head_dim].
     """
     norm(x, input_norm, epsilon, normed)
-    panel_matmul(normed, qkv_panels, qkv, 0, threads)
+    panel_matmul(normed, qkv_panels, qkv, 0, means)
     _add_bias(qkv_bias, qkv)
     _rotate_and_store(qkv, q_norm, k_norm, keys, values, cos, sin, slots, epsilon, q)
 
@@ -44,18 +44,18 @@ def before_attention(
 def after_attention(
     o_panels: Any, o_bias: Any, post_norm: Any, gate_up_panels: Any, gate_up_bias: Any, down_panels: Any,
     down_bias: Any, epsilon: Any, x: Any, attended: Any, normed: Any, activated: Any,
-    threads: Any,
+    means: Any,
 ) -> None:  # fmt: skip
     """Add to x [tokens, hidden] what attention [tokens, heads · head_dim] gave, then the MLP's work.
 
     Args:
         normed, activated: room for [tokens, hidden] and [tokens, intermediate].
     """
-    panel_matmul(attended, o_panels, x, 1, threads)
+    panel_matmul(attended, o_panels, x, 1, means)
     _add_bias(o_bias, x)
     norm(x, post_norm, epsilon, normed)
-    gated_panel_matmul(normed, gate_up_panels, gate_up_bias, activated, threads)
-    panel_matmul(activated, down_panels, x, 1, threads)
+    gated_panel_matmul(normed, gate_up_panels, gate_up_bias, activated, means)
+    panel_matmul(activated, down_panels, x, 1, means)
     _add_bias(down_bias, x)
 
 

@@ -7,6 +7,8 @@ Source: ggml, `dequantize_row_*`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import torch
@@ -25,7 +27,7 @@ _BYTES: Final = _CODES + 2 * _FLOATS
 _LEVELS_FROM_START: Final = (15, 31)
 """Steps from the smallest number of a block to the largest, where the code of the smallest is 0."""
 
-_CODES_OF_LARGEST: Final = (127, -8, -16)
+_CODES_OF_LARGEST: Final = (127, -127, -8, -16)
 """The code of what is largest in size, where a code of 0 means 0."""
 
 
@@ -45,9 +47,9 @@ class BlockCodes(PanelFormat):
         missing = torch.ones(num_panels, k // _BLOCK, 1, PANEL, dtype=torch.bool)
         numbers, *floats = torch.split(coded, (_CODES, _FLOATS, _FLOATS), dim=2)
         parts = (numbers.view(blocks.shape), *(each.view(torch.float32)[:, :, None] for each in floats))
-        for step, start in _guesses(blocks):
-            codes = ((blocks - start) / step).round_().nan_to_num_(0).clamp_(-128, 127)
-            found = missing & ((codes * step + start) == blocks).all(2, keepdim=True)
+        for guess in sorted(_GUESSES, key=lambda guess: -_share_found(blocks[:1], guess)):
+            codes, step, start, found = _coded(blocks, guess)
+            found &= missing
             for kept, new in zip(parts, (codes.to(torch.int8), step, start), strict=True):
                 kept.copy_(torch.where(found, new, kept))
             missing &= ~found
@@ -71,17 +73,32 @@ class BlockCodes(PanelFormat):
                 store(builder, fused(builder, value, step, start), place)
 
 
-def _guesses(blocks: Tensor) -> Any:
-    """Steps and starts [n, blocks, 1, PANEL] that the types of GGUF would have given to blocks of these numbers."""
-    largest = blocks.gather(2, blocks.abs().argmax(2, keepdim=True))
-    for code in _CODES_OF_LARGEST:
-        yield _as_float16(largest / code), torch.zeros_like(largest)
-        if code > 0:
-            yield _as_float16(largest / -code), torch.zeros_like(largest)
+def _coded(blocks: Tensor, guess: _Guess) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Codes, step and start of blocks [n, blocks, _BLOCK, PANEL] by one guess, and whether each is what it was."""
+    step, start = guess(blocks)
+    step = step.half().float()
+    codes = ((blocks - start) / step).round_().nan_to_num_(0).clamp_(-128, 127)
+    return codes, step, start, (codes * step + start == blocks).all(2, keepdim=True)
+
+
+def _share_found(blocks: Tensor, guess: _Guess) -> float:
+    return float(_coded(blocks, guess)[3].float().mean())
+
+
+def _from_start(blocks: Tensor, levels: int) -> tuple[Tensor, Tensor]:
     lowest, highest = blocks.amin(2, keepdim=True), blocks.amax(2, keepdim=True)
-    for levels in _LEVELS_FROM_START:
-        yield _as_float16((highest - lowest) / levels), lowest
+    return (highest - lowest) / levels, lowest
 
 
-def _as_float16(steps: Tensor) -> Tensor:
-    return steps.half().float()
+def _from_zero(blocks: Tensor, code: int) -> tuple[Tensor, Tensor]:
+    largest = blocks.gather(2, blocks.abs().argmax(2, keepdim=True))
+    return largest / code, torch.zeros_like(largest)
+
+
+_Guess = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+_GUESSES: Final[tuple[_Guess, ...]] = (
+    *(partial(_from_start, levels=levels) for levels in _LEVELS_FROM_START),
+    *(partial(_from_zero, code=code) for code in _CODES_OF_LARGEST),
+)
+"""Steps and starts [n, blocks, 1, PANEL] that the types of GGUF would have given to blocks of these numbers."""

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
+from tinyllm.models.tile import tile_address
 from tinyllm.runner.attention.base import AttentionShape
 from tinyllm.runner.attention.paged_decode import Singles, paged_decode
 from tinyllm.runner.attention.paged_prefill import Chunks, paged_prefill
@@ -48,8 +49,8 @@ class StepAttention(NamedTuple):
 
     def attend(self, q: Any, cache: LayerCache, window: int | None, out: Any) -> None:
         """Fill `out` from q, both [num_tokens, num_heads, head_dim], once keys and values are in the layer's cache."""
-        seen = window or _NO_WINDOW
+        seen, tile = window or _NO_WINDOW, tile_address(torch.float32)
         if len(self.chunks.starts):
-            paged_prefill(q, *cache, self.chunks, seen, out)
+            paged_prefill(q, *cache, self.chunks, seen, out, tile)
         if len(self.singles.tokens):
-            paged_decode(q, *cache, self.singles, seen, out)
+            paged_decode(q, *cache, self.singles, seen, out, tile)

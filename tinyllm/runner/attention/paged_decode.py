@@ -35,13 +35,16 @@ class Singles(NamedTuple):
 
 
 @njit(parallel=True, fastmath=FASTMATH, nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def paged_decode(q: Any, keys: Any, values: Any, singles: Any, window: Any, out: Any) -> None:
+def paged_decode(
+    q: Any, keys: Any, values: Any, singles: Any, window: Any, out: Any, tile: Any
+) -> None:
     """Fill `out` at these tokens, whose own keys and values are already in the cache.
 
     Args:
         q, out: float32 [num_tokens, num_heads, head_dim].
         keys, values: of a layer (`panel_cache`).
         window: how many latest tokens a query sees, at least 1.
+        tile: the address of the tile's code for float32.
     """
     num_kv_heads, head_dim = keys.shape[1], keys.shape[3]
     group = q.shape[1] // num_kv_heads
@@ -53,13 +56,14 @@ def paged_decode(q: Any, keys: Any, values: Any, singles: Any, window: Any, out:
             place = _FLOAT * (singles.tokens[row] * q.shape[1] + head * group) * head_dim
             _attend(
                 q.ctypes.data + place, group, keys, values, head, singles.tables[row],
-                singles.contexts[row], window, out.ctypes.data + place,
+                singles.contexts[row], window, out.ctypes.data + place, tile,
             )  # fmt: skip
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
 def _attend(
-    q: Any, group: Any, keys: Any, values: Any, head: Any, table: Any, context: Any, window: Any, out: Any
+    q: Any, group: Any, keys: Any, values: Any, head: Any, table: Any, context: Any, window: Any, out: Any,
+    tile: Any,
 ) -> None:
     """The query heads at address q [group, head_dim] of one token that share a KV head; their output to `out`."""
     num_kv_heads, panels_of_block, head_dim = keys.shape[1], keys.shape[2], keys.shape[3]
@@ -79,7 +83,7 @@ def _attend(
         for panel in range(panels_of_block):
             ahead = panel * panel_bytes
             multiply_tile(
-                keys, q, head_dim, group, key + ahead, head_dim, following + ahead, 0, 0, 0,
+                tile, q, head_dim, group, key + ahead, head_dim, following + ahead, 0, 0, 0,
                 place + _FLOAT * panel * PANEL, stride, 0,
             )  # fmt: skip
     scale = np.float32(1.0 / np.sqrt(head_dim))
@@ -100,6 +104,6 @@ def _attend(
         for panel in range(head_dim // PANEL):
             ahead = panel * panel_bytes
             multiply_tile(
-                values, place, stride, group, value + ahead, tokens, following + ahead, 0, 0, 0,
+                tile, place, stride, group, value + ahead, tokens, following + ahead, 0, 0, 0,
                 out + _FLOAT * panel * PANEL, head_dim, block - first_block,
             )  # fmt: skip

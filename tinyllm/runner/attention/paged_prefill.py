@@ -63,20 +63,23 @@ class Chunks(NamedTuple):
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def paged_prefill(q: Any, keys: Any, values: Any, chunks: Any, window: Any, out: Any) -> None:
+def paged_prefill(
+    q: Any, keys: Any, values: Any, chunks: Any, window: Any, out: Any, tile: Any
+) -> None:
     """Fill `out` at the tokens of the chunks, whose own keys and values are already in the cache.
 
     Args:
         q, out: float32 [num_tokens, num_heads, head_dim].
         keys, values: of a layer (`panel_cache`).
         window: how many latest tokens a query sees, at least 1.
+        tile: the address of the tile's code for float32.
     """
     for row in range(len(chunks.starts)):
         table, context = chunks.tables[row], chunks.contexts[row]
         _gather(values, table, context, chunks.values)
         _attend(
             q, keys, chunks.values, table, chunks.starts[row], chunks.lengths[row], context, window,
-            chunks.scores, out,
+            chunks.scores, out, tile,
         )  # fmt: skip
 
 
@@ -102,7 +105,7 @@ def _gather(cache: Any, table: Any, context: Any, values: Any) -> None:
 @njit(parallel=True, fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
 def _attend(
     q: Any, keys: Any, values: Any, table: Any, start: Any, length: Any, context: Any, window: Any,
-    scores: Any, out: Any,
+    scores: Any, out: Any, tile: Any,
 ) -> None:  # fmt: skip
     num_kv_heads, head_dim = keys.shape[1], keys.shape[3]
     group = q.shape[1] // num_kv_heads
@@ -122,7 +125,7 @@ def _attend(
                         queries[i * group + g, channel] = q[begin + i, head * group + g, channel]
             _attend_block(
                 queries[: size * group], group, context - length + first, window, keys, values, head, table,
-                scores[piece], mixed,
+                scores[piece], mixed, tile,
             )  # fmt: skip
             for i in range(size):
                 for g in range(group):
@@ -133,7 +136,7 @@ def _attend(
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
 def _attend_block(
     queries: Any, group: Any, position: Any, window: Any, keys: Any, values: Any, head: Any, table: Any,
-    scores: Any, mixed: Any,
+    scores: Any, mixed: Any, tile: Any,
 ) -> None:  # fmt: skip
     """Fill mixed for queries [tokens · group, head_dim] of tokens from `position` of their request on."""
     rows, head_dim, stride, panels_of_block = len(queries), keys.shape[3], scores.shape[1], keys.shape[2]
@@ -143,7 +146,7 @@ def _attend_block(
     for panel in range(first, last):
         key = keys[table[panel // panels_of_block], head, panel % panels_of_block].ctypes.data
         place = scores[:, panel * PANEL - start :].ctypes.data
-        multiply_tile(keys, queries.ctypes.data, head_dim, rows, key, head_dim, key, 0, 0, 0, place, stride, 0)
+        multiply_tile(tile, queries.ctypes.data, head_dim, rows, key, head_dim, key, 0, 0, 0, place, stride, 0)
     scale = np.float32(1.0 / np.sqrt(head_dim))
     shares = np.empty(rows, np.float32)
     for row in range(rows):
@@ -156,7 +159,7 @@ def _attend_block(
     for panel in range(values.shape[1]):
         value = values[head, panel, start:].ctypes.data
         into = mixed[:, panel * PANEL :].ctypes.data
-        multiply_tile(values, scores.ctypes.data, stride, rows, value, width, value, 0, 0, 0, into, head_dim, 0)
+        multiply_tile(tile, scores.ctypes.data, stride, rows, value, width, value, 0, 0, 0, into, head_dim, 0)
     for row in range(rows):
         for channel in range(head_dim):
             mixed[row, channel] *= shares[row]
