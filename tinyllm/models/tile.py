@@ -50,7 +50,7 @@ def _add_channel(builder: Any, rows: Sequence[Any], panel: Any, channel: Any, su
     return added
 
 
-class _Turns(NamedTuple):
+class Turns(NamedTuple):
     """Work that takes place in some rounds of a loop, each time with the next number.
 
     Attributes:
@@ -66,19 +66,25 @@ class _Turns(NamedTuple):
     write: Callable[[Any], None]
 
 
-def _sum_channels(
+def sum_channels(
     builder: Any,
     rows: Sequence[Any],
     panel: Any,
     bounds: tuple[Any, Any],
     step: int,
     sums: Sequence[Any],
-    turns: _Turns,
+    turns: Turns,
 ) -> list[Any]:
-    """A loop over the channels in `bounds`, `step` at a time, whose number is a multiple of it.
+    """Write a loop over the channels in `bounds`, `step` at a time, whose number is a multiple of it.
 
     Args:
+        rows: pointers to bytes, the rows of x.
+        panel: pointer to bytes, float32 [channels, PANEL].
+        sums: row by row, each of its vectors, before the loop.
         turns: what else some rounds of the loop do.
+
+    Returns:
+        The sums after it.
     """
     before = builder.block
     loop, after = builder.append_basic_block(), builder.append_basic_block()
@@ -186,9 +192,9 @@ def _tile_of(num_rows: int) -> Callable[..., None]:
             rows = rows_at(x, x_stride)
             sums = _first_sums(builder, _bytes(builder, starts), num_rows * PANEL // LANES)
             even = builder.and_(channels, word(-GROUP))
-            sums = _sum_channels(builder, rows, panel, (word(0), even), GROUP, sums, _Turns(wait, period, group, prepare))
-            none = _Turns(word(-1), word(-1), word(0), lambda _: None)
-            sums = _sum_channels(builder, rows, panel, (even, channels), 1, sums, none)
+            sums = sum_channels(builder, rows, panel, (word(0), even), GROUP, sums, Turns(wait, period, group, prepare))
+            none = Turns(word(-1), word(-1), word(0), lambda _: None)
+            sums = sum_channels(builder, rows, panel, (even, channels), 1, sums, none)
             _store_sums(builder, rows_at(out, out_stride), sums, adds)
             return context.get_dummy_value()
 

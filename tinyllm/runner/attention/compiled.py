@@ -34,7 +34,13 @@ class StepAttention(NamedTuple):
         tokens = np.flatnonzero(batch.query_lens[row_of_token] < _CHUNK)
         rows = np.flatnonzero(batch.query_lens >= _CHUNK)
         return cls(
-            Singles(tokens, batch.positions.numpy()[tokens] + 1, tables[row_of_token[tokens]]),
+            Singles.of(
+                tokens,
+                batch.positions.numpy()[tokens] + 1,
+                tables[row_of_token[tokens]],
+                num_kv_heads=shape.num_kv_heads,
+                num_threads=torch.get_num_threads(),
+            ),
             Chunks.of(
                 batch.query_start[rows],
                 batch.query_lens[rows],

@@ -12,9 +12,10 @@ from tinyllm.models.exponential import exponentiate
 from tinyllm.models.formats.base import PANEL
 from tinyllm.models.panels import FASTMATH
 from tinyllm.models.tile import multiply_tile
+from tinyllm.runner.attention.mixing import mix_values
 
-_PIECES: Final = 64
-"""Parts of the work that threads share out: contexts differ in length."""
+_AHEAD: Final = 2
+"""How many blocks of keys ahead memory is asked for."""
 
 _FLOAT: Final = 4
 """Bytes of a number: tiles take addresses."""
@@ -27,11 +28,31 @@ class Singles(NamedTuple):
         tokens: int64 [n], the index of each in the flattened batch.
         contexts: int64 [n], how many tokens of its request it sees, itself included.
         tables: int32 [n, max_blocks], its blocks.
+        bounds: int64 [parts + 1], where the part of each thread begins among n · num_kv_heads tasks, a head of a
+            token each; all parts have about as many keys to look at.
     """
 
     tokens: NDArray[np.int64]
     contexts: NDArray[np.int64]
     tables: NDArray[np.int32]
+    bounds: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls,
+        tokens: NDArray[np.int64],
+        contexts: NDArray[np.int64],
+        tables: NDArray[np.int32],
+        *,
+        num_kv_heads: int,
+        num_threads: int,
+    ) -> Singles:
+        """These tokens, shared out among so many threads."""
+        keys = np.cumsum(np.repeat(contexts, num_kv_heads))
+        shares = keys[-1:] * np.arange(1, num_threads) // num_threads
+        inner = np.searchsorted(keys, shares, side="right")
+        bounds = np.concatenate(([0], inner, [len(keys)])).astype(np.int64)
+        return cls(tokens, contexts, np.ascontiguousarray(tables), bounds)
 
 
 @njit(parallel=True, fastmath=FASTMATH, nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -48,46 +69,49 @@ def paged_decode(
     """
     num_kv_heads, head_dim = keys.shape[1], keys.shape[3]
     group = q.shape[1] // num_kv_heads
-    tasks = len(singles.tokens) * num_kv_heads
-    pieces = min(tasks, _PIECES)
-    for piece in prange(pieces):
-        for task in range(tasks * piece // pieces, tasks * (piece + 1) // pieces):
+    for part in prange(len(singles.bounds) - 1):
+        task, end = singles.bounds[part], singles.bounds[part + 1]
+        while task < end:
             row, head = task // num_kv_heads, task % num_kv_heads
+            num_heads = min(num_kv_heads - head, end - task)
             place = _FLOAT * (singles.tokens[row] * q.shape[1] + head * group) * head_dim
             _attend(
-                q.ctypes.data + place, group, keys, values, head, singles.tables[row],
+                q.ctypes.data + place, group, keys, values, head, num_heads, singles.tables[row],
                 singles.contexts[row], window, out.ctypes.data + place, tile,
             )  # fmt: skip
+            task += num_heads
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
 def _attend(
-    q: Any, group: Any, keys: Any, values: Any, head: Any, table: Any, context: Any, window: Any, out: Any,
-    tile: Any,
-) -> None:
-    """The query heads at address q [group, head_dim] of one token that share a KV head; their output to `out`."""
+    q: Any, group: Any, keys: Any, values: Any, head: Any, num_heads: Any, table: Any, context: Any,
+    window: Any, out: Any, tile: Any,
+) -> None:  # fmt: skip
+    """Some KV heads of one token, from `head` on: q [num_heads · group, head_dim] to `out`, both addresses."""
     num_kv_heads, panels_of_block, head_dim = keys.shape[1], keys.shape[2], keys.shape[3]
     block_size = panels_of_block * PANEL
     first_block, last_block = max(0, context - window) // block_size, (context - 1) // block_size + 1
-    stride = (last_block - first_block) * block_size
-    buffer = np.empty((group, stride), np.float32)
+    blocks = last_block - first_block
+    stride = blocks * block_size
+    buffer = np.empty((num_heads * group, stride), np.float32)
     scores = buffer.ctypes.data
     bytes_of_head = _FLOAT * block_size * head_dim
-    k, v = keys.ctypes.data + head * bytes_of_head, values.ctypes.data + head * bytes_of_head
     bytes_of_block = num_kv_heads * bytes_of_head
+    k, v = keys.ctypes.data + head * bytes_of_head, values.ctypes.data + head * bytes_of_head
     panel_bytes = _FLOAT * PANEL * head_dim
-    for block in range(first_block, last_block):
-        key = k + table[block] * bytes_of_block
-        following = k + table[min(block + 1, last_block - 1)] * bytes_of_block
-        place = scores + _FLOAT * (block - first_block) * block_size
-        for panel in range(panels_of_block):
-            ahead = panel * panel_bytes
+    for block in range(blocks):
+        key = k + table[first_block + block] * bytes_of_block
+        following = k + table[min(first_block + block + _AHEAD, last_block - 1)] * bytes_of_block
+        # The heads of a block lie one after the other, and are read so.
+        for panel in range(num_heads * panels_of_block):
+            this, ahead = panel // panels_of_block, panel * panel_bytes
+            place = this * group * stride + (block * panels_of_block + panel % panels_of_block) * PANEL
             multiply_tile(
-                tile, q, head_dim, group, key + ahead, head_dim, following + ahead, 0, 0, 0,
-                place + _FLOAT * panel * PANEL, stride, 0,
+                tile, q + _FLOAT * this * group * head_dim, head_dim, group, key + ahead, head_dim,
+                following + ahead, 0, 0, 0, scores + _FLOAT * place, stride, 0,
             )  # fmt: skip
     scale = np.float32(1.0 / np.sqrt(head_dim))
-    for row in range(group):
+    for row in range(num_heads * group):
         for i in range(context - window - first_block * block_size):
             buffer[row, i] = -np.inf
         for i in range(context - first_block * block_size, stride):
@@ -96,14 +120,12 @@ def _attend(
         for i in range(stride):
             buffer[row, i] *= share
     panel_bytes = _FLOAT * PANEL * block_size
-    for block in range(first_block, last_block):
-        value = v + table[block] * bytes_of_block
-        following = v + table[min(block + 1, last_block - 1)] * bytes_of_block
-        place = scores + _FLOAT * (block - first_block) * block_size
-        tokens = min(block_size, context - block * block_size)
-        for panel in range(head_dim // PANEL):
-            ahead = panel * panel_bytes
-            multiply_tile(
-                tile, place, stride, group, value + ahead, tokens, following + ahead, 0, 0, 0,
-                out + _FLOAT * panel * PANEL, head_dim, block - first_block,
-            )  # fmt: skip
+    last_size = context - (last_block - 1) * block_size
+    for panel in range(num_heads * (head_dim // PANEL)):
+        this = panel // (head_dim // PANEL)
+        place = this * group * head_dim + panel % (head_dim // PANEL) * PANEL
+        mix_values(
+            scores + _FLOAT * this * group * stride, stride, group, v + panel * panel_bytes,
+            table[first_block:].ctypes.data, blocks, bytes_of_block, block_size, last_size, out + _FLOAT * place,
+            head_dim,
+        )  # fmt: skip
