@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -72,21 +72,32 @@ class FusedDecoder:
             )
 
     def __call__(self, batch: FlatBatch) -> Tensor:
-        """The normed hidden states [num_tokens, hidden_size]; keys and values are then in the cache."""
-        means = Means.of(self._dtype)
-        config = self._model.config
+        """The normed hidden states of the sampling rows, [num_sampling_rows, hidden_size].
+
+        Keys and values of all tokens are then in the cache. In the last layer the other tokens need nothing more.
+        """
+        means, config = Means.of(self._dtype), self._model.config
         attention = StepAttention.of(batch, config)
         x = self._model.embed_tokens(batch.input_ids).contiguous().numpy()
         q = np.empty((len(x), config.num_heads, config.head_dim), np.float32)
         attended = np.empty_like(q)
         pieces = self._pieces(batch, x, q, attended)
-        for layer in self._layers:
+        for layer in self._layers[:-1]:
             for piece in pieces:
                 before_attention(*layer.before, *layer.cache, self._epsilon, *piece.before, means)
             attention.attend(q, layer.cache, layer.window, attended)
             for piece in pieces:
                 after_attention(*layer.after, self._epsilon, *piece.after, means)
+        layer, sampling = self._layers[-1], batch.logits_rows.numpy()
+        for piece in pieces:
+            before_attention(*layer.before, *layer.cache, self._epsilon, *piece.before, means)
+        if len(sampling) < len(x):
+            attention = StepAttention.of_tokens(batch, sampling, config)
+        attention.attend(q, layer.cache, layer.window, attended)
+        x, attended = x[sampling], attended[sampling]
         normed = np.empty_like(x)
+        for piece in self._after(x, attended, normed):
+            after_attention(*layer.after, self._epsilon, *piece, means)
         norm(x, self._final_norm, self._epsilon, normed)
         return torch.from_numpy(normed)
 
@@ -94,22 +105,28 @@ class FusedDecoder:
         config, num_tokens = self._model.config, len(x)
         cos, sin = (angles[:, 0].numpy() for angles in self._model.rotary(batch.positions, torch.float32))
         slots = batch.slot_mapping.numpy()
-        flat = attended.reshape(num_tokens, config.num_heads * config.head_dim)
-        normed, qkv, activated = (
-            np.empty((min(num_tokens, _PIECE), width), np.float32)
-            for width in (
-                config.hidden_size,
-                (config.num_heads + 2 * config.num_kv_heads) * config.head_dim,
-                config.intermediate_size,
-            )
+        width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+        normed, qkv = (
+            np.empty((min(num_tokens, _PIECE), size), np.float32) for size in (config.hidden_size, width)
         )
+        after = self._after(x, attended, normed)
         pieces = []
         for first in range(0, num_tokens, _PIECE):
             tokens = slice(first, first + _PIECE)
             size = len(x[tokens])
             before = x[tokens], cos[tokens], sin[tokens], slots[tokens], normed[:size], qkv[:size], q[tokens]
-            pieces.append(_Piece(before, (x[tokens], flat[tokens], normed[:size], activated[:size])))
+            pieces.append(_Piece(before, next(after)))
         return pieces
+
+    def _after(self, x: Any, attended: Any, normed: Any) -> Iterator[tuple[Any, ...]]:
+        """What follows attention, for x [tokens, hidden] and attended [tokens, heads, head_dim], piece by piece."""
+        config, num_tokens = self._model.config, len(x)
+        flat = attended.reshape(num_tokens, config.num_heads * config.head_dim)
+        activated = np.empty((min(num_tokens, _PIECE), config.intermediate_size), np.float32)
+        for first in range(0, num_tokens, _PIECE):
+            tokens = slice(first, first + _PIECE)
+            size = len(x[tokens])
+            yield x[tokens], flat[tokens], normed[:size], activated[:size]
 
 
 def fused_decoder(model: DecoderModel, kv_cache: KVCache) -> FusedDecoder | None:

@@ -102,7 +102,7 @@ class ModelRunner:
             hidden = self.forward(flat)
             if not len(flat.logits_rows):
                 return StepResult([])
-            logits = self.model.compute_logits(hidden[flat.logits_rows])
+            logits = self.model.compute_logits(hidden)
             rows = zip(batch.requests, batch.samples, strict=True)
             sampling = [self._requests[request.request_id] for request, samples in rows if samples]
             result = self.sampler.sample(logits, sampling)
@@ -112,11 +112,11 @@ class ModelRunner:
         return result
 
     def forward(self, flat: FlatBatch) -> Tensor:
-        """The normed hidden states [num_tokens, hidden_size] of a flattened batch."""
+        """The normed hidden states of a flattened batch's sampling rows, [num_sampling_rows, hidden_size]."""
         if self.fused is not None:
             return self.fused(flat)
         hidden: Tensor = self.model(flat.input_ids, flat.positions, self.attention.prepare(flat))
-        return hidden
+        return hidden[flat.logits_rows]
 
     def _check_token_ids(self, request_id: str, what: str, token_ids: Sequence[int]) -> None:
         low, high = min(token_ids, default=0), max(token_ids, default=0)

@@ -6,7 +6,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from tinyllm.models.formats.base import PANEL
 from tinyllm.models.tile import tile_address
 from tinyllm.runner.attention.base import AttentionShape
 from tinyllm.runner.attention.paged_decode import Singles, paged_decode
@@ -34,13 +36,7 @@ class StepAttention(NamedTuple):
         tokens = np.flatnonzero(batch.query_lens[row_of_token] < _CHUNK)
         rows = np.flatnonzero(batch.query_lens >= _CHUNK)
         return cls(
-            Singles.of(
-                tokens,
-                batch.positions.numpy()[tokens] + 1,
-                tables[row_of_token[tokens]],
-                num_kv_heads=shape.num_kv_heads,
-                num_threads=torch.get_num_threads(),
-            ),
+            _singles(batch, tokens, row_of_token, shape),
             Chunks.of(
                 batch.query_start[rows],
                 batch.query_lens[rows],
@@ -53,6 +49,16 @@ class StepAttention(NamedTuple):
             ),
         )
 
+    @classmethod
+    def of_tokens(cls, batch: FlatBatch, tokens: NDArray[np.int64], shape: AttentionShape) -> StepAttention:
+        """Plan a step of which only some tokens [n] attend, each by itself."""
+        row_of_token = np.repeat(np.arange(len(batch.query_lens)), batch.query_lens)
+        none = np.empty(0, np.int64)
+        chunks = Chunks.of(
+            none, none, none, np.empty((0, 0), np.int32), num_heads=1, num_kv_heads=1, head_dim=PANEL, num_threads=1
+        )
+        return cls(_singles(batch, tokens, row_of_token, shape), chunks)
+
     def attend(self, q: Any, cache: LayerCache, window: int | None, out: Any) -> None:
         """Fill `out` from q, both [num_tokens, num_heads, head_dim], once keys and values are in the layer's cache."""
         seen, tile = window or _NO_WINDOW, tile_address(torch.float32)
@@ -60,3 +66,15 @@ class StepAttention(NamedTuple):
             paged_prefill(q, *cache, self.chunks, seen, out, tile)
         if len(self.singles.tokens):
             paged_decode(q, *cache, self.singles, seen, out, tile)
+
+
+def _singles(
+    batch: FlatBatch, tokens: NDArray[np.int64], row_of_token: NDArray[np.int64], shape: AttentionShape
+) -> Singles:
+    return Singles.of(
+        tokens,
+        batch.positions.numpy()[tokens] + 1,
+        batch.block_tables.numpy()[row_of_token[tokens]],
+        num_kv_heads=shape.num_kv_heads,
+        num_threads=torch.get_num_threads(),
+    )

@@ -12,10 +12,9 @@ from tinyllm.models.exponential import exponentiate
 from tinyllm.models.formats.base import PANEL
 from tinyllm.models.panels import FASTMATH
 from tinyllm.models.tile import multiply_tile
-from tinyllm.runner.attention.mixing import mix_values
 
-_AHEAD: Final = 2
-"""How many blocks of keys ahead memory is asked for."""
+_AHEAD: Final = 1
+"""How many blocks ahead memory is asked for."""
 
 _FLOAT: Final = 4
 """Bytes of a number: tiles take addresses."""
@@ -120,12 +119,15 @@ def _attend(
         for i in range(stride):
             buffer[row, i] *= share
     panel_bytes = _FLOAT * PANEL * block_size
-    last_size = context - (last_block - 1) * block_size
-    for panel in range(num_heads * (head_dim // PANEL)):
-        this = panel // (head_dim // PANEL)
-        place = this * group * head_dim + panel % (head_dim // PANEL) * PANEL
-        mix_values(
-            scores + _FLOAT * this * group * stride, stride, group, v + panel * panel_bytes,
-            table[first_block:].ctypes.data, blocks, bytes_of_block, block_size, last_size, out + _FLOAT * place,
-            head_dim,
-        )  # fmt: skip
+    panels_of_head = head_dim // PANEL
+    for block in range(blocks):
+        value = v + table[first_block + block] * bytes_of_block
+        following = v + table[min(first_block + block + _AHEAD, last_block - 1)] * bytes_of_block
+        tokens = min(block_size, context - (first_block + block) * block_size)
+        for panel in range(num_heads * panels_of_head):
+            this, ahead = panel // panels_of_head, panel * panel_bytes
+            place = this * group * head_dim + panel % panels_of_head * PANEL
+            multiply_tile(
+                tile, scores + _FLOAT * (this * group * stride + block * block_size), stride, group, value + ahead,
+                tokens, following + ahead, 0, 0, 0, out + _FLOAT * place, head_dim, block,
+            )  # fmt: skip
