@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from tinyllm.models.base import DecoderModel
 from tinyllm.models.llama import LlamaForCausalLM, LlamaLayer
+from tinyllm.models.memory import empty_in_large_pages
 from tinyllm.models.panels import Means
 from tinyllm.models.formats.base import PANEL
 from tinyllm.runner.attention.compiled import StepAttention
@@ -39,6 +41,20 @@ class _Piece(NamedTuple):
     after: tuple[Any, ...]
 
 
+class _Room:
+    """Arrays that every step uses again, in large pages: no step pays for new memory, nor for looking up its pages."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, Any] = {}
+
+    def array(self, name: str, *shape: int) -> Any:
+        """The uninitialised float32 array of that name, of this shape until it is asked for again."""
+        size = math.prod(shape)
+        if name not in self._arrays or len(self._arrays[name]) < size:
+            self._arrays[name] = empty_in_large_pages((size,), torch.float32).numpy()
+        return self._arrays[name][:size].reshape(shape)
+
+
 class FusedDecoder:
     """The forward pass of a LLaMA-like model (Qwen2 and Qwen3 too) over any step.
 
@@ -56,6 +72,8 @@ class FusedDecoder:
             for number, (layer, cache) in enumerate(zip(model.layers, caches, strict=True))
         ]
         self._dtype = model.layers[0].mlp.down_proj.weight.dtype
+        self._room = _Room()
+        self._tables: tuple[Any, Any] = np.empty((0, 0), np.float32), np.empty((0, 0), np.float32)
         self._epsilon = np.float32(model.config.norm_eps)
         self._final_norm = model.norm.weight.numpy()
         self._compile()
@@ -78,9 +96,12 @@ class FusedDecoder:
         """
         means, config = Means.of(self._dtype), self._model.config
         attention = StepAttention.of(batch, config)
-        x = self._model.embed_tokens(batch.input_ids).contiguous().numpy()
-        q = np.empty((len(x), config.num_heads, config.head_dim), np.float32)
-        attended = np.empty_like(q)
+        embedded = self._model.embed_tokens(batch.input_ids).numpy()
+        x = self._room.array("x", *embedded.shape)
+        x[:] = embedded
+        q, attended = (
+            self._room.array(name, len(x), config.num_heads, config.head_dim) for name in ("q", "attended")
+        )
         pieces = self._pieces(batch, x, q, attended)
         for layer in self._layers[:-1]:
             for piece in pieces:
@@ -103,11 +124,12 @@ class FusedDecoder:
 
     def _pieces(self, batch: FlatBatch, x: Any, q: Any, attended: Any) -> list[_Piece]:
         config, num_tokens = self._model.config, len(x)
-        cos, sin = (angles[:, 0].numpy() for angles in self._model.rotary(batch.positions, torch.float32))
+        cos, sin = self._angles(batch.positions)
         slots = batch.slot_mapping.numpy()
         width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+        rows = min(num_tokens, _PIECE)
         normed, qkv = (
-            np.empty((min(num_tokens, _PIECE), size), np.float32) for size in (config.hidden_size, width)
+            self._room.array(*each) for each in (("normed", rows, config.hidden_size), ("qkv", rows, width))
         )
         after = self._after(x, attended, normed)
         pieces = []
@@ -118,11 +140,21 @@ class FusedDecoder:
             pieces.append(_Piece(before, next(after)))
         return pieces
 
+    def _angles(self, positions: Tensor) -> tuple[Any, Any]:
+        """Cosines and sines [tokens, head_dim / 2] of positions [tokens], from tables that grow as they are needed."""
+        needed = int(positions.max()) + 1
+        if needed > len(self._tables[0]):
+            everywhere = torch.arange(max(needed, 2 * len(self._tables[0])))
+            cos, sin = self._model.rotary(everywhere, torch.float32)
+            self._tables = cos[:, 0].numpy(), sin[:, 0].numpy()
+        at = positions.numpy()
+        return self._tables[0][at], self._tables[1][at]
+
     def _after(self, x: Any, attended: Any, normed: Any) -> Iterator[tuple[Any, ...]]:
         """What follows attention, for x [tokens, hidden] and attended [tokens, heads, head_dim], piece by piece."""
         config, num_tokens = self._model.config, len(x)
         flat = attended.reshape(num_tokens, config.num_heads * config.head_dim)
-        activated = np.empty((min(num_tokens, _PIECE), config.intermediate_size), np.float32)
+        activated = self._room.array("activated", min(num_tokens, _PIECE), config.intermediate_size)
         for first in range(0, num_tokens, _PIECE):
             tokens = slice(first, first + _PIECE)
             size = len(x[tokens])
