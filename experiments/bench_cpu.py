@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -51,13 +52,27 @@ def fastest(ways: Mapping[str, Work]) -> dict[str, float]:
     return {name: min(measured) for name, measured in times.items()}
 
 
+def in_panels(weights: list[Tensor], name: str) -> list[Tensor]:
+    """Weights in panels of the format of that name, made such that it can hold them."""
+    made = []
+    for weight in weights:
+        if name == "bfloat16":
+            weight = weight.bfloat16().float()
+        elif name == "codes":
+            weight = (4 * weight).round().clamp(-8, 7) / 4
+            weight[:, ::32], weight[:, 1::32] = -2, 1.75
+        parameter = nn.Parameter(weight.clone(), requires_grad=False)
+        assert pack([parameter]).name == name
+        made.append(parameter.data)
+    return made
+
+
 def compare_products(sizes: tuple[int, int], number: int, rows: int) -> dict[str, float]:
     """Each way through so many matrices [n, k] in turn, so that none of them stays in a cache: GFLOP/s."""
     n, k = sizes
     x = torch.randn(rows, k)
     weights = [torch.randn(n, k) for _ in range(number)]
-    panels = [nn.Parameter(weight, requires_grad=False) for weight in weights]
-    pack(panels)
+    panels = {name: in_panels(weights, name) for name in ("float32", "bfloat16", "codes")}
     onednn = [torch.ops.mkldnn._reorder_linear_weight(weight, rows) for weight in weights]
 
     def each(product: Callable[[Tensor], object], matrices: list[Tensor]) -> Work:
@@ -71,7 +86,10 @@ def compare_products(sizes: tuple[int, int], number: int, rows: int) -> dict[str
             "F.linear": each(lambda weight: functional.linear(x, weight), weights),
             "mm(W, xT)": each(lambda weight: torch.mm(weight, x.t()), weights),
             "oneDNN packed": each(pointwise, onednn),
-            "panels": each(lambda weight: multiply(x, weight, None, n), panels),
+            **{
+                f"panels, {name}": each(lambda weight: multiply(x, weight, None, n), formed)
+                for name, formed in panels.items()
+            },
         }
     )
     flops = 2 * rows * number * n * k
@@ -103,16 +121,23 @@ def prepare(model: DecoderModel, rows: int, context: int) -> tuple[ModelRunner, 
     return runner, step
 
 
-def compare_steps(model: DecoderModel, rows: int, context: int) -> dict[str, float]:
-    """A step of `rows` requests that decode, each on `context` tokens, head included: ms."""
+def compare_steps(compact: DecoderModel, plain: DecoderModel, rows: int, context: int) -> dict[str, float]:
+    """A step of `rows` requests that decode, each on `context` tokens, head included: ms.
+
+    Layer by layer and compiled with weights in float32, and compiled with compact ones.
+    """
     with torch.inference_mode():
-        runner, step = prepare(model, rows, context)
-        flat = step(1)
-        fused, runner.fused = runner.fused, None
-        ways: dict[str, Work] = {"model": lambda: model.compute_logits(runner.forward(flat))}
-        if fused is not None:
-            ways["fused"] = lambda: model.compute_logits(fused(flat))
+        ways: dict[str, Work] = {}
+        for name, model in (("fused, compact", compact), ("fused, float32", plain), ("by layer", plain)):
+            runner, step = prepare(model, rows, context)
+            if name == "by layer":
+                runner.fused = None
+            ways[name] = partial(_decode, model, runner, step(1))
         return {way: 1e3 * taken for way, taken in fastest(ways).items()}
+
+
+def _decode(model: DecoderModel, runner: ModelRunner, flat: FlatBatch) -> Tensor:
+    return model.compute_logits(runner.forward(flat))
 
 
 def compare_chunk(model: DecoderModel, context: int) -> dict[str, float]:
@@ -152,7 +177,7 @@ def main() -> None:
     parser.add_argument("--rows", default="1,2,4,8,12,16,24,32,64,128,512")
     parser.add_argument("--context", type=int, default=200)
     options = parser.parse_args()
-    model = load_model(options.model)
+    model, plain = (load_model(options.model, is_compact=is_compact) for is_compact in (True, False))
     use_threads(torch.get_num_threads())
     all_rows = [int(text) for text in options.rows.split(",")]
     config = model.config
@@ -172,7 +197,7 @@ def main() -> None:
     print(f"\na step of so many decoding requests, {options.context} tokens each, ms")
     for rows in all_rows:
         if rows * options.context <= 30_000:
-            print(f"{rows:5}", _line(compare_steps(model, rows, options.context), "{:.1f}"))
+            print(f"{rows:5}", _line(compare_steps(model, plain, rows, options.context), "{:.1f}"))
     print(f"\na chunk of {CHUNK} prompt tokens after so many, and the library's products, GFLOP/s")
     for context in (0, 1024):
         print(f"{context:5}", _line(compare_chunk(model, context), "{:.0f}"))

@@ -49,7 +49,9 @@ def test_each_format_has_a_type_of_its_own_and_the_narrowest_comes_first() -> No
 
 @settings(deadline=None)
 @given(st.sampled_from([*GGUF_TYPES, "bfloat16", "float32"]), st.integers(1, 40), BLOCKS, ROWS, SEEDS)
-def test_a_product_is_the_same_to_the_bit_in_any_format(name: str, n: int, blocks: int, rows: int, seed: int) -> None:
+def test_a_product_is_the_same_to_the_bit_in_any_format(
+    name: str, n: int, blocks: int, rows: int, seed: int
+) -> None:
     k = 32 * blocks
     weight, x = draw(seed, n, k), draw(seed + 1, rows, k)
     if name == "bfloat16":

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tinyllm.models.formats.base import PANEL
 from tinyllm.models.matmul import can_pack, multiply, pack, rows_of
 from tinyllm.models.panels import Means, gated_panel_matmul, panel_matmul
-from tinyllm.models.formats.base import PANEL
 
 ROWS = st.one_of(st.integers(0, 30), st.integers(90, 130))
 SIZES = st.integers(1, 70)
@@ -66,7 +66,9 @@ def test_the_gated_product_is_silu_of_one_half_times_the_other(
     bias = draw(seed + 2, 2 * n) if biased else torch.empty(0)
     gate, up = (x @ weight.T + (bias if biased else 0)).chunk(2, dim=1)
     out = torch.full((rows, n), float("nan"))
-    gated_panel_matmul(x.numpy(), in_panels(weight).numpy(), bias.numpy(), out.numpy(), Means.of(torch.float32))
+    gated_panel_matmul(
+        x.numpy(), in_panels(weight).numpy(), bias.numpy(), out.numpy(), Means.of(torch.float32)
+    )
     assert torch.allclose(out, torch.nn.functional.silu(gate) * up, rtol=1e-4, atol=1e-4)
 
 

@@ -73,6 +73,7 @@ class LLMEngine:
         attention: name of an attention backend; `auto` is the fastest on the device.
         policy: name of a scheduling policy, or `module:Class`; `policy_args` are its keyword arguments.
         seed: fixes the draws of requests that bring no seed; None takes one from the system.
+        compact_weights: on the CPU, keep weights in fewer bytes than float32 where that changes no bit of them.
         gpu_memory_utilization: share of the device's free memory for weights and KV cache.
         enable_prefix_caching: share the KV of equal beginnings, between requests and over time.
         options: any other field of `SchedulerConfig`, such as `num_gpu_blocks`, `block_size`, `max_num_seqs`,
@@ -96,6 +97,7 @@ class LLMEngine:
         policy: str = "fcfs",
         policy_args: Mapping[str, Any] | None = None,
         seed: int | None = None,
+        compact_weights: bool = True,
         gpu_memory_utilization: float | None = None,
         enable_prefix_caching: bool = True,
         **options: Any,
@@ -111,7 +113,14 @@ class LLMEngine:
         chosen = make_policy(policy, policy_args)
         self.model = Path(model)
         self.engine = RealEngine(
-            model, config, chosen, device=device, dtype=dtype, attention=attention, seed=seed
+            model,
+            config,
+            chosen,
+            device=device,
+            dtype=dtype,
+            attention=attention,
+            seed=seed,
+            compact_weights=compact_weights,
         )
         self.tokenizer = self.engine.tokenizer
         self._live: dict[str, _Live] = {}

@@ -112,6 +112,7 @@ class RealEngine:
         device, dtype: where and in what numbers the model runs.
         attention: name of an attention backend.
         seed: fixes the draws of requests that bring no seed; None takes one from the system.
+        compact_weights: on the CPU, keep weights in fewer bytes where that changes no bit of them.
 
     Attributes:
         core, scheduler, runner, outputs: the parts; drivers may call them directly.
@@ -135,6 +136,7 @@ class RealEngine:
         dtype: str = "float32",
         attention: str = "auto",
         seed: int | None = None,
+        compact_weights: bool = True,
     ) -> None:
         self.model_config = ModelConfig.from_directory(model_dir)
         self.max_model_len = _max_model_len(config, self.model_config)
@@ -148,7 +150,7 @@ class RealEngine:
             tokenizer=self.tokenizer,
         )
         self.core = EngineCore(self.scheduler, self.outputs, recorder(self.scheduler) if recorder else None)
-        model = load_model(model_dir, device, dtype)
+        model = load_model(model_dir, device, dtype, compact_weights)
         self.runner = ModelRunner(model, config.num_gpu_blocks, config.block_size, attention, seed)
         self._start = time.monotonic_ns()
 

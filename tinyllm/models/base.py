@@ -106,7 +106,10 @@ class DecoderModel(nn.Module, ABC):
         linears = [module for module in self.modules() if isinstance(module, Linear)]
         if not all(can_pack(linear.weight) for linear in linears):
             return
-        for weights in ([linear.weight for linear in linears if linear is not self.lm_head], [self.lm_head.weight]):
+        for weights in (
+            [linear.weight for linear in linears if linear is not self.lm_head],
+            [self.lm_head.weight],
+        ):
             stored_as = pack(weights, is_compact)
             logger.info("%d weights are kept as %s", len(weights), stored_as.name)
 

@@ -17,7 +17,7 @@ try:
     from tinyllm.models.formats.base import PANEL, PanelFormat
     from tinyllm.models.panels import Means, panel_matmul, take_rows
 except ImportError:
-    FORMATS = ()
+    FORMATS = ()  # type: ignore[misc]
 
 _PANELS_AT_A_TIME: Final = 64
 
@@ -61,7 +61,7 @@ def _packed(weights: Sequence[nn.Parameter], stored_as: PanelFormat) -> bool:
 
 def _fill(panels: Tensor, weight: Tensor, stored_as: PanelFormat) -> bool:
     """Whether panels now hold a weight [n, k], every bit of it."""
-    n, k = weight.shape
+    k = weight.shape[1]
     for first in range(0, len(panels), _PANELS_AT_A_TIME):
         part = panels[first : first + _PANELS_AT_A_TIME]
         rows = weight[first * PANEL : (first + len(part)) * PANEL]

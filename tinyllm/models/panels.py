@@ -138,7 +138,9 @@ def gated_panel_matmul(x: Any, panels: Any, bias: Any, out: Any, means: Any) -> 
         if block < rows:
             gate_numbers, up_numbers = _as_float32(gates, k, means.tile), _as_float32(ups, k, means.tile)
             for row in range(0, rows, block):
-                _multiply_gated(x[row : row + block], gate_numbers, up_numbers, first, bias, out[row:], means.plain_tile)
+                _multiply_gated(
+                    x[row : row + block], gate_numbers, up_numbers, first, bias, out[row:], means.plain_tile
+                )
         else:
             _multiply_gated(x, gates, ups, first, bias, out, means.tile)
 
@@ -183,7 +185,17 @@ def _multiply(x: Any, panels: Any, first: Any, out: Any, adds: Any, tile: Any) -
         following = panels[panel + 1].ctypes.data if panel + 1 < len(panels) else 0
         place = out[:, (first + panel) * PANEL :].ctypes.data
         turn = _multiply_panel(
-            x, panels[panel].ctypes.data, following, channels, room, turn, sums, place, out.shape[1], adds, tile
+            x,
+            panels[panel].ctypes.data,
+            following,
+            channels,
+            room,
+            turn,
+            sums,
+            place,
+            out.shape[1],
+            adds,
+            tile,
         )
 
 
@@ -228,9 +240,7 @@ def _multiply_panel(
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
-def _multiply_gated(
-    x: Any, gates: Any, ups: Any, first: Any, bias: Any, out: Any, tile: Any
-) -> None:
+def _multiply_gated(x: Any, gates: Any, ups: Any, first: Any, bias: Any, out: Any, tile: Any) -> None:
     """One thread's share of a gated product: a panel of the gate, then the one of the other half, and so on."""
     rows, k = x.shape
     channels = _channels_at_a_time(gates, k)
@@ -241,9 +251,7 @@ def _multiply_gated(
     for panel in range(len(gates)):
         stored, other = gates[panel].ctypes.data, ups[panel].ctypes.data
         following = gates[panel + 1].ctypes.data if panel + 1 < len(gates) else 0
-        turn = _multiply_panel(
-            x, stored, other, channels, room, turn, sums, gate.ctypes.data, PANEL, 0, tile
-        )
+        turn = _multiply_panel(x, stored, other, channels, room, turn, sums, gate.ctypes.data, PANEL, 0, tile)
         turn = _multiply_panel(
             x, other, following, channels, room, turn, sums, up.ctypes.data, PANEL, 0, tile
         )
@@ -261,7 +269,7 @@ def _as_float32(panels: Any, k: Any, tile: Any) -> Any:
     raise NotImplementedError
 
 
-@overload(_as_float32)
+@overload(_as_float32)  # type: ignore[untyped-decorator]
 def _overload_as_float32(panels: Any, k: Any, tile: Any) -> Any:
     return _as_they_are if panels.dtype == types.float32 else _copy_as_float32
 

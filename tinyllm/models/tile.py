@@ -22,6 +22,7 @@ from tinyllm.models.vectors import BYTE, FLOAT, LANES, VECTOR, WORD, at, broadca
 TILE_ROWS: Final = 6
 """Rows of the largest tile: 6 × 16 sums are twelve registers of eight, which leaves four for what they need."""
 
+
 def _number_type(dtype: torch.dtype) -> types.Type:
     return typeof(torch.empty(0, dtype=dtype).numpy()).dtype
 
@@ -34,7 +35,9 @@ def _bytes(builder: Any, address: Any) -> Any:
     return builder.inttoptr(address, BYTE.as_pointer())
 
 
-def _add_channel(builder: Any, rows: Sequence[Any], panel: Any, channel: Any, sums: Sequence[Any]) -> list[Any]:
+def _add_channel(
+    builder: Any, rows: Sequence[Any], panel: Any, channel: Any, sums: Sequence[Any]
+) -> list[Any]:
     """The sums after one more channel; row by row, each of its vectors."""
     if not rows:
         return []
@@ -133,7 +136,9 @@ def _first_sums(builder: Any, starts: Any, count: int) -> list[Any]:
     before = builder.block
     is_given = builder.icmp_unsigned("!=", builder.ptrtoint(starts, WORD), word(0))
     with builder.if_then(is_given):
-        given = [load(builder, builder.gep(starts, [word(4 * LANES * each)]), VECTOR) for each in range(count)]
+        given = [
+            load(builder, builder.gep(starts, [word(4 * LANES * each)]), VECTOR) for each in range(count)
+        ]
         end = builder.block
     sums = []
     for value in given:
@@ -153,7 +158,11 @@ def _store_sums(builder: Any, out: Sequence[Any], sums: Sequence[Any], adds: Any
             with branch:
                 for number, total in enumerate(sums):
                     place = builder.gep(out[number // vectors], [word(4 * LANES * (number % vectors))])
-                    store(builder, builder.fadd(total, load(builder, place, VECTOR)) if is_added else total, place)
+                    store(
+                        builder,
+                        builder.fadd(total, load(builder, place, VECTOR)) if is_added else total,
+                        place,
+                    )
 
 
 def _tile_of(num_rows: int) -> Callable[..., None]:
@@ -192,7 +201,9 @@ def _tile_of(num_rows: int) -> Callable[..., None]:
             rows = rows_at(x, x_stride)
             sums = _first_sums(builder, _bytes(builder, starts), num_rows * PANEL // LANES)
             even = builder.and_(channels, word(-GROUP))
-            sums = sum_channels(builder, rows, panel, (word(0), even), GROUP, sums, Turns(wait, period, group, prepare))
+            sums = sum_channels(
+                builder, rows, panel, (word(0), even), GROUP, sums, Turns(wait, period, group, prepare)
+            )
             none = Turns(word(-1), word(-1), word(0), lambda _: None)
             sums = sum_channels(builder, rows, panel, (even, channels), 1, sums, none)
             _store_sums(builder, rows_at(out, out_stride), sums, adds)

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from tinyllm.models.base import DecoderModel
+from tinyllm.models.formats.base import PANEL
+from tinyllm.models.layers import Linear
 from tinyllm.models.llama import LlamaForCausalLM, LlamaLayer
 from tinyllm.models.memory import empty_in_large_pages
 from tinyllm.models.panels import Means
-from tinyllm.models.formats.base import PANEL
 from tinyllm.runner.attention.compiled import StepAttention
 from tinyllm.runner.attention.panel_cache import LayerCache, layer_caches
 from tinyllm.runner.batch import FlatBatch
@@ -71,7 +72,9 @@ class FusedDecoder:
             _layer(layer, cache, model.config.sliding_window_of(number))
             for number, (layer, cache) in enumerate(zip(model.layers, caches, strict=True))
         ]
-        self._dtype = model.layers[0].mlp.down_proj.weight.dtype
+        # All of them share a format.
+        projections = (each for each in model.layers.modules() if isinstance(each, Linear))
+        self._dtype = next(projections).weight.dtype
         self._room = _Room()
         self._tables: tuple[Any, Any] = np.empty((0, 0), np.float32), np.empty((0, 0), np.float32)
         self._epsilon = np.float32(model.config.norm_eps)
@@ -117,8 +120,8 @@ class FusedDecoder:
         attention.attend(q, layer.cache, layer.window, attended)
         x, attended = x[sampling], attended[sampling]
         normed = np.empty_like(x)
-        for piece in self._after(x, attended, normed):
-            after_attention(*layer.after, self._epsilon, *piece, means)
+        for after in self._after(x, attended, normed):
+            after_attention(*layer.after, self._epsilon, *after, means)
         norm(x, self._final_norm, self._epsilon, normed)
         return torch.from_numpy(normed)
 

@@ -15,6 +15,7 @@ ENGINES: Final = {
     "transformers-continuous": "experiments.bench.engines.transformers_continuous:TransformersContinuous",
     "vllm-eager": "experiments.bench.engines.vllm_engine:VLLMEager",
     "vllm-compiled": "experiments.bench.engines.vllm_engine:VLLMCompiled",
+    "tinyllm-float32": "experiments.bench.engines.tinyllm_engine:TinyLLMFloat32",
 }
 """Named by path: a path `module:Class` of one's own is a name, too."""
 

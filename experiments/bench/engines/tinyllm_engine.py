@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from experiments.bench.engines.base import EngineInfo, checked_context
 from experiments.bench.engines.options import EngineOptions
@@ -21,6 +21,7 @@ class TinyLLM(StepEngine):
     """`LLMEngine` without prefix cache, log and text."""
 
     modules = ("tinyllm.engine.llm_engine",)
+    compact_weights: ClassVar[bool] = True
 
     @classmethod
     def prepare(cls) -> None:
@@ -37,7 +38,6 @@ class TinyLLM(StepEngine):
         import torch
 
         from tinyllm.engine.llm_engine import LLMEngine
-        from tinyllm.engine.real import weight_bytes
         from tinyllm.engine.token_output import TokenOutputProcessor
         from tinyllm.models.config import ModelConfig
         from tinyllm.models.loader import DTYPES
@@ -55,6 +55,7 @@ class TinyLLM(StepEngine):
             max_num_batched_tokens=options.max_num_batched_tokens,
             num_gpu_blocks=options.num_gpu_blocks,
             block_size=options.block_size,
+            compact_weights=self.compact_weights,
         )
         engine = self._engine.engine
         # Without a tokenizer there is no text to make, which no other engine makes here either.
@@ -62,7 +63,8 @@ class TinyLLM(StepEngine):
         engine.core.output_processor = engine.outputs
         config, dtype = engine.model_config, DTYPES[options.dtype]
         block_bytes = bytes_per_block(config, engine.config.block_size, dtype)
-        self._memory = weight_bytes(config, dtype), engine.config.num_gpu_blocks * block_bytes
+        weights = sum(each.numel() * each.element_size() for each in engine.runner.model.parameters())
+        self._memory = weights, engine.config.num_gpu_blocks * block_bytes
         self._num_tokens: dict[str, int] = {}
         self._info = EngineInfo(
             version=version("tinyllm"),
@@ -112,3 +114,9 @@ class TinyLLM(StepEngine):
         if output.finished:
             del self._num_tokens[request_id]
         return step_output(request_id, token_ids, output.finish_reason, output.error)
+
+
+class TinyLLMFloat32(TinyLLM):
+    """It with all weights in four bytes, whatever they are: what the compact ones bring."""
+
+    compact_weights: ClassVar[bool] = False

@@ -48,5 +48,6 @@ class PanelFormat(ABC):
             builder: of llvmlite.
             source: pointer to bytes, the panel as it is kept.
             group: number of the group, from 0.
-            target: pointer to bytes, room for float32 [k, PANEL], where the numbers go unless they can be read where they lie.
+            target: pointer to bytes, room for float32 [k, PANEL], where the numbers go unless they can be read where
+                they lie.
         """

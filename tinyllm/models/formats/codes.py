@@ -45,7 +45,7 @@ class BlockCodes(PanelFormat):
         blocks = panels.view(num_panels, k // _BLOCK, _BLOCK, PANEL)
         coded = torch.empty(num_panels, k // _BLOCK, _BYTES, dtype=torch.int8)
         missing = torch.ones(num_panels, k // _BLOCK, 1, PANEL, dtype=torch.bool)
-        numbers, *floats = torch.split(coded, (_CODES, _FLOATS, _FLOATS), dim=2)
+        numbers, *floats = torch.split(coded, [_CODES, _FLOATS, _FLOATS], dim=2)
         parts = (numbers.view(blocks.shape), *(each.view(torch.float32)[:, :, None] for each in floats))
         for guess in sorted(_GUESSES, key=lambda guess: -_share_found(blocks[:1], guess)):
             codes, step, start, found = _coded(blocks, guess)

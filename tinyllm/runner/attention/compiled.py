@@ -55,7 +55,14 @@ class StepAttention(NamedTuple):
         row_of_token = np.repeat(np.arange(len(batch.query_lens)), batch.query_lens)
         none = np.empty(0, np.int64)
         chunks = Chunks.of(
-            none, none, none, np.empty((0, 0), np.int32), num_heads=1, num_kv_heads=1, head_dim=PANEL, num_threads=1
+            none,
+            none,
+            none,
+            np.empty((0, 0), np.int32),
+            num_heads=1,
+            num_kv_heads=1,
+            head_dim=PANEL,
+            num_threads=1,
         )
         return cls(_singles(batch, tokens, row_of_token, shape), chunks)
 

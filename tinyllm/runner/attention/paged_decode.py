@@ -55,9 +55,7 @@ class Singles(NamedTuple):
 
 
 @njit(parallel=True, fastmath=FASTMATH, nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def paged_decode(
-    q: Any, keys: Any, values: Any, singles: Any, window: Any, out: Any, tile: Any
-) -> None:
+def paged_decode(q: Any, keys: Any, values: Any, singles: Any, window: Any, out: Any, tile: Any) -> None:
     """Fill `out` at these tokens, whose own keys and values are already in the cache.
 
     Args:

@@ -63,9 +63,7 @@ class Chunks(NamedTuple):
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def paged_prefill(
-    q: Any, keys: Any, values: Any, chunks: Any, window: Any, out: Any, tile: Any
-) -> None:
+def paged_prefill(q: Any, keys: Any, values: Any, chunks: Any, window: Any, out: Any, tile: Any) -> None:
     """Fill `out` at the tokens of the chunks, whose own keys and values are already in the cache.
 
     Args:
@@ -146,7 +144,9 @@ def _attend_block(
     for panel in range(first, last):
         key = keys[table[panel // panels_of_block], head, panel % panels_of_block].ctypes.data
         place = scores[:, panel * PANEL - start :].ctypes.data
-        multiply_tile(tile, queries.ctypes.data, head_dim, rows, key, head_dim, key, 0, 0, 0, place, stride, 0)
+        multiply_tile(
+            tile, queries.ctypes.data, head_dim, rows, key, head_dim, key, 0, 0, 0, place, stride, 0
+        )
     scale = np.float32(1.0 / np.sqrt(head_dim))
     shares = np.empty(rows, np.float32)
     for row in range(rows):

@@ -8,8 +8,8 @@ import torch
 from numba import njit, prange
 from numpy.typing import NDArray
 
-from tinyllm.models.panels import FASTMATH
 from tinyllm.models.formats.base import PANEL
+from tinyllm.models.panels import FASTMATH
 from tinyllm.runner.attention.base import AttentionShape
 from tinyllm.runner.kv_cache import KVCache
 
