@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from tinyllm.models.layers import Linear
 from tinyllm.models.loader import load_model
+from tinyllm.models.matmul import rows_of
 
 DIRECTORY = Path(os.environ.get("TINYLLM_MODEL_DIR") or Path(__file__).parents[2] / "models/smollm2-135m")
 
@@ -81,3 +83,17 @@ def test_preemptions_in_a_tiny_pool_and_chunks_change_no_token_of_it() -> None:
     tiny, preemptions = generate(num_gpu_blocks=16, max_num_batched_tokens=24)
     assert none == 0 and preemptions >= 3
     assert tiny == roomy
+
+
+def test_it_is_kept_in_fewer_bytes_and_no_bit_of_it_is_lost() -> None:
+    compact, plain = (load_model(DIRECTORY, is_compact=is_compact) for is_compact in (True, False))
+    sizes = [
+        sum(each.numel() * each.element_size() for each in model.parameters()) for model in (compact, plain)
+    ]
+    assert sizes[0] < sizes[1] / 3
+    for name, kept in compact.named_modules():
+        if isinstance(kept, Linear):
+            other = plain.get_submodule(name)
+            width = other.weight.shape[1]
+            rows = torch.arange(kept.out_features)
+            assert torch.equal(rows_of(kept.weight, rows, width), rows_of(other.weight, rows, width))

@@ -17,7 +17,7 @@ from numba import njit, prange, types
 from numba.extending import overload
 
 from tinyllm.models.exponential import gate as apply_gate
-from tinyllm.models.formats.base import GROUP, PANEL
+from tinyllm.models.formats.base import PANEL
 from tinyllm.models.tile import float_at, multiply_tile, prepare_panel, tile_address
 
 # Sums may be reordered, or no loop over channels becomes a vector instruction. NaN and infinity stay what they are.
@@ -31,9 +31,6 @@ _FEW: Final = 1 << 17
 
 _PART: Final = 1 << 16
 """Numbers of a weight that several blocks are multiplied with in turn: 256 KiB, which stay in that cache as well."""
-
-_CHANNELS: Final = 160
-"""Most channels of a panel that are prepared while as many are multiplied: both lie in a core's nearest cache."""
 
 _LINE: Final = 64
 """Bytes of a cache line: loads across two lines take twice as long."""
@@ -157,104 +154,35 @@ def _pieces(num_panels: Any, k: Any, is_read_often: Any, threads: Any) -> Any:
     return min(num_panels, max(threads, parts))
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _channels_at_a_time(panels: Any, k: Any) -> Any:
-    """All channels of a panel that is read in place; else as many as leave room for as many more in the nearest cache.
-
-    The panel is cut evenly: while one part is multiplied there is time to prepare the next one.
-    """
-    if panels.itemsize == 4:
-        return k
-    groups = k // GROUP
-    parts = max(1, (k + _CHANNELS - 1) // _CHANNELS)
-    while groups % parts:
-        parts += 1
-    channels = groups // parts * GROUP
-    return channels if channels >= _CHANNELS // 4 else k
-
-
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
 def _multiply(x: Any, panels: Any, first: Any, out: Any, adds: Any, tile: Any) -> None:
     """One thread's share of a product: panels one after the other, `first` being the number of the first."""
     rows, k = x.shape
-    channels = _channels_at_a_time(panels, k)
-    room, turn = _room(panels, 2, channels), 0
-    sums = np.empty((rows if channels < k else 0, PANEL), np.float32)
-    prepare_panel(tile, panels.ctypes.data, channels, _start(room))
+    room, half = _room(panels, 2, k), 4 * k * PANEL
+    prepare_panel(tile, panels.ctypes.data, k, _start(room))
     for panel in range(len(panels)):
+        here, there = _start(room) + panel % 2 * half, _start(room) + (panel + 1) % 2 * half
+        numbers = here if len(room) else panels[panel].ctypes.data
         following = panels[panel + 1].ctypes.data if panel + 1 < len(panels) else 0
         place = out[:, (first + panel) * PANEL :].ctypes.data
-        turn = _multiply_panel(
-            x,
-            panels[panel].ctypes.data,
-            following,
-            channels,
-            room,
-            turn,
-            sums,
-            place,
-            out.shape[1],
-            adds,
-            tile,
-        )
-
-
-@njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
-def _multiply_panel(
-    x: Any, stored: Any, following: Any, channels: Any, room: Any, turn: Any, sums: Any, out: Any,
-    out_stride: Any, adds: Any, tile: Any,
-) -> Any:  # fmt: skip
-    """The product with one panel, some channels at a time.
-
-    Args:
-        stored, following: addresses of the panel and the one after it, or 0.
-        room: for twice so many channels; those of one half are multiplied while the other is filled.
-        turn: how many parts were multiplied so far.
-        sums: float32 [rows, PANEL], room for what comes of all channels but the last.
-        out, out_stride, adds, tile: as `multiply_tile` takes them.
-
-    Returns:
-        turn, after this panel.
-    """
-    rows, k = x.shape
-    half = 4 * channels * PANEL
-    for channel in range(0, k, channels):
-        is_last = channel + channels >= k
-        multiply_tile(
-            tile,
-            x.ctypes.data + 4 * channel,
-            k,
-            rows,
-            _start(room) + turn % 2 * half if len(room) else stored + 4 * channel * PANEL,
-            channels,
-            following if is_last else stored,
-            0 if is_last else channel + channels,
-            _start(room) + (turn + 1) % 2 * half,
-            sums.ctypes.data if channel else 0,
-            out if is_last else sums.ctypes.data,
-            out_stride if is_last else PANEL,
-            adds if is_last else 0,
-        )
-        turn += 1
-    return turn
+        multiply_tile(tile, x.ctypes.data, k, rows, numbers, k, following, there, place, out.shape[1], adds)
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
 def _multiply_gated(x: Any, gates: Any, ups: Any, first: Any, bias: Any, out: Any, tile: Any) -> None:
     """One thread's share of a gated product: a panel of the gate, then the one of the other half, and so on."""
     rows, k = x.shape
-    channels = _channels_at_a_time(gates, k)
-    room, turn = _room(gates, 2, channels), 0
-    sums = np.empty((rows if channels < k else 0, PANEL), np.float32)
+    room = _room(gates, 2, k)
+    here, there = _start(room), _start(room) + 4 * k * PANEL
     gate, up = np.empty((rows, PANEL), np.float32), np.empty((rows, PANEL), np.float32)
-    prepare_panel(tile, gates.ctypes.data, channels, _start(room))
+    prepare_panel(tile, gates.ctypes.data, k, here)
     for panel in range(len(gates)):
         stored, other = gates[panel].ctypes.data, ups[panel].ctypes.data
         following = gates[panel + 1].ctypes.data if panel + 1 < len(gates) else 0
-        turn = _multiply_panel(x, stored, other, channels, room, turn, sums, gate.ctypes.data, PANEL, 0, tile)
-        turn = _multiply_panel(
-            x, other, following, channels, room, turn, sums, up.ctypes.data, PANEL, 0, tile
-        )
+        numbers = here if len(room) else stored
+        multiply_tile(tile, x.ctypes.data, k, rows, numbers, k, other, there, gate.ctypes.data, PANEL, 0)
+        numbers = there if len(room) else other
+        multiply_tile(tile, x.ctypes.data, k, rows, numbers, k, following, here, up.ctypes.data, PANEL, 0)
         column = (first + panel) * PANEL
         if len(bias):
             _add_row(gate, bias[column:])

@@ -130,25 +130,6 @@ def sum_channels(
     return results
 
 
-def _first_sums(builder: Any, starts: Any, count: int) -> list[Any]:
-    """What a tile begins with: vectors at an address, or zeros where it is 0."""
-    zero = ir.Constant(VECTOR, [0.0] * LANES)
-    before = builder.block
-    is_given = builder.icmp_unsigned("!=", builder.ptrtoint(starts, WORD), word(0))
-    with builder.if_then(is_given):
-        given = [
-            load(builder, builder.gep(starts, [word(4 * LANES * each)]), VECTOR) for each in range(count)
-        ]
-        end = builder.block
-    sums = []
-    for value in given:
-        phi = builder.phi(VECTOR)
-        phi.add_incoming(zero, before)
-        phi.add_incoming(value, end)
-        sums.append(phi)
-    return sums
-
-
 def _store_sums(builder: Any, out: Sequence[Any], sums: Sequence[Any], adds: Any) -> None:
     if not out:
         return
@@ -179,14 +160,13 @@ def _tile_of(num_rows: int) -> Callable[..., None]:
         wait: Any,
         period: Any,
         group: Any,
-        starts: Any,
         out: Any,
         out_stride: Any,
         adds: Any,
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             x, x_stride, panel, channels, following, room = arguments[1:7]
-            wait, period, group, starts, out, out_stride, adds = arguments[7:]
+            wait, period, group, out, out_stride, adds = arguments[7:]
             stored_as = _FORMATS[signature.args[0].dtype]
             source, target, panel = (_bytes(builder, address) for address in (following, room, panel))
 
@@ -199,7 +179,7 @@ def _tile_of(num_rows: int) -> Callable[..., None]:
                 return [builder.gep(start, [builder.mul(size, word(row))]) for row in range(num_rows)]
 
             rows = rows_at(x, x_stride)
-            sums = _first_sums(builder, _bytes(builder, starts), num_rows * PANEL // LANES)
+            sums: list[Any] = [ir.Constant(VECTOR, [0.0] * LANES)] * (num_rows * PANEL // LANES)
             even = builder.and_(channels, word(-GROUP))
             sums = sum_channels(
                 builder, rows, panel, (word(0), even), GROUP, sums, Turns(wait, period, group, prepare)
@@ -209,7 +189,7 @@ def _tile_of(num_rows: int) -> Callable[..., None]:
             _store_sums(builder, rows_at(out, out_stride), sums, adds)
             return context.get_dummy_value()
 
-        return types.void(number, *[types.intp] * 13), generate
+        return types.void(number, *[types.intp] * 12), generate
 
     return tile  # type: ignore[no-any-return]
 
@@ -228,55 +208,51 @@ def float_at(_: Any, address: Any) -> Any:
 
 
 def _multiply_rows(
-    number: Any, x: Any, x_stride: Any, rows: Any, panel: Any, channels: Any, following: Any, skipped: Any,
-    room: Any, starts: Any, out: Any, out_stride: Any, adds: Any,
+    number: Any, x: Any, x_stride: Any, rows: Any, panel: Any, channels: Any, following: Any, room: Any,
+    out: Any, out_stride: Any, adds: Any,
 ) -> None:  # fmt: skip
     """What `multiply_tile` calls; the type of `number` tells the format."""
     tiles = (rows + TILE_ROWS - 1) // TILE_ROWS
     groups = channels // GROUP
     wait = 0 if following else -1
-    # Formats count from the beginning of the panel.
-    room -= 4 * skipped * PANEL
     if rows == 0:
-        group = skipped // GROUP
-        _none(number, x, 0, panel, channels, following, room, wait, 1, group, 0, out, 0, 0)
+        _none(number, x, 0, panel, channels, following, room, wait, 1, 0, out, 0, 0)
     first = 0
     for tile in range(tiles):
         # As even as can be: a tile of one or two rows waits for its own sums.
         last = rows * (tile + 1) // tiles
         # Each tile prepares its share of what follows, evenly: memory and arithmetic are busy at the same time.
-        group = skipped // GROUP + groups * tile // tiles
+        group = groups * tile // tiles
         size, x_row, out_row = last - first, x + 4 * first * x_stride, out + 4 * first * out_stride
-        start = starts + 4 * first * PANEL if starts else 0
         if size == 6:
             _six(
-                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
-                out_stride, adds,
+                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, out_row, out_stride,
+                adds,
             )  # fmt: skip
         elif size == 5:
             _five(
-                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
-                out_stride, adds,
+                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, out_row, out_stride,
+                adds,
             )  # fmt: skip
         elif size == 4:
             _four(
-                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
-                out_stride, adds,
+                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, out_row, out_stride,
+                adds,
             )  # fmt: skip
         elif size == 3:
             _three(
-                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
-                out_stride, adds,
+                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, out_row, out_stride,
+                adds,
             )  # fmt: skip
         elif size == 2:
             _two(
-                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
-                out_stride, adds,
+                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, out_row, out_stride,
+                adds,
             )  # fmt: skip
         else:
             _one(
-                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, start, out_row,
-                out_stride, adds,
+                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, out_row, out_stride,
+                adds,
             )  # fmt: skip
         first = last
 
@@ -287,7 +263,7 @@ def tile_address(dtype: torch.dtype) -> int:
 
     Code at an address is compiled once, whoever calls it; the products would take minutes if each had its own.
     """
-    signature = types.void(types.CPointer(_number_type(dtype)), *[types.intp] * 12)
+    signature = types.void(types.CPointer(_number_type(dtype)), *[types.intp] * 10)
     return int(cfunc(signature, cache=True)(_multiply_rows).address)
 
 
@@ -301,34 +277,29 @@ def multiply_tile(
     panel: Any,
     channels: Any,
     following: Any,
-    skipped: Any,
     room: Any,
-    starts: Any,
     out: Any,
     out_stride: Any,
     adds: Any,
 ) -> Any:
-    """`out = starts + x @ panel`, and `out +=` that if `adds` is not 0, over addresses of float32.
+    """`out = x @ panel`, or `out += x @ panel` if `adds` is not 0, over addresses of float32.
 
     Args:
         tile: the address of the code (`tile_address`), which tells the format of `following`.
         x: [rows, channels], a row every `x_stride` numbers.
         panel: [channels, PANEL], contiguous.
         following: the panel that comes next, as it is kept, which is made ready meanwhile; 0 for none.
-        skipped: channels of `following` before the ones that come next, a multiple of GROUP.
-        room: where their numbers go, if they cannot be read where they lie: [channels, PANEL].
-        starts: [rows, PANEL], contiguous; 0 for zeros. The result is then, to the last bit, as if the product that
-            gave them had gone on.
+        room: where its numbers go, if they cannot be read where they lie: [channels, PANEL].
         out: [rows, PANEL], a row every `out_stride` numbers.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), [WORD] * 13)
+        kind = ir.FunctionType(ir.VoidType(), [WORD] * 11)
         function = builder.inttoptr(arguments[0], kind.as_pointer())
         builder.call(function, [word(0), *arguments[1:]])
         return context.get_dummy_value()
 
-    return types.void(*[types.intp] * 13), generate
+    return types.void(*[types.intp] * 11), generate
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
@@ -340,4 +311,4 @@ def prepare_panel(tile: Any, panel: Any, channels: Any, room: Any) -> None:
         panel: the address of the panel, as it is kept.
         room: the address of float32 [channels, PANEL].
     """
-    multiply_tile(tile, 0, 0, 0, 0, channels, panel, 0, room, 0, 0, 0, 0)
+    multiply_tile(tile, 0, 0, 0, 0, channels, panel, room, 0, 0, 0)

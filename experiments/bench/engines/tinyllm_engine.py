@@ -38,6 +38,7 @@ class TinyLLM(StepEngine):
         import torch
 
         from tinyllm.engine.llm_engine import LLMEngine
+        from tinyllm.engine.real import weight_bytes
         from tinyllm.engine.token_output import TokenOutputProcessor
         from tinyllm.models.config import ModelConfig
         from tinyllm.models.loader import DTYPES
@@ -63,8 +64,7 @@ class TinyLLM(StepEngine):
         engine.core.output_processor = engine.outputs
         config, dtype = engine.model_config, DTYPES[options.dtype]
         block_bytes = bytes_per_block(config, engine.config.block_size, dtype)
-        weights = sum(each.numel() * each.element_size() for each in engine.runner.model.parameters())
-        self._memory = weights, engine.config.num_gpu_blocks * block_bytes
+        self._memory = weight_bytes(config, dtype), engine.config.num_gpu_blocks * block_bytes
         self._num_tokens: dict[str, int] = {}
         self._info = EngineInfo(
             version=version("tinyllm"),

@@ -105,7 +105,7 @@ def _attend(
             place = this * group * stride + (block * panels_of_block + panel % panels_of_block) * PANEL
             multiply_tile(
                 tile, q + _FLOAT * this * group * head_dim, head_dim, group, key + ahead, head_dim,
-                following + ahead, 0, 0, 0, scores + _FLOAT * place, stride, 0,
+                following + ahead, 0, scores + _FLOAT * place, stride, 0,
             )  # fmt: skip
     scale = np.float32(1.0 / np.sqrt(head_dim))
     for row in range(num_heads * group):
@@ -127,5 +127,5 @@ def _attend(
             place = this * group * head_dim + panel % panels_of_head * PANEL
             multiply_tile(
                 tile, scores + _FLOAT * (this * group * stride + block * block_size), stride, group, value + ahead,
-                tokens, following + ahead, 0, 0, 0, out + _FLOAT * place, head_dim, block,
+                tokens, following + ahead, 0, out + _FLOAT * place, head_dim, block,
             )  # fmt: skip

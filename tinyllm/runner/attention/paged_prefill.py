@@ -144,9 +144,7 @@ def _attend_block(
     for panel in range(first, last):
         key = keys[table[panel // panels_of_block], head, panel % panels_of_block].ctypes.data
         place = scores[:, panel * PANEL - start :].ctypes.data
-        multiply_tile(
-            tile, queries.ctypes.data, head_dim, rows, key, head_dim, key, 0, 0, 0, place, stride, 0
-        )
+        multiply_tile(tile, queries.ctypes.data, head_dim, rows, key, head_dim, key, 0, place, stride, 0)
     scale = np.float32(1.0 / np.sqrt(head_dim))
     shares = np.empty(rows, np.float32)
     for row in range(rows):
@@ -159,7 +157,7 @@ def _attend_block(
     for panel in range(values.shape[1]):
         value = values[head, panel, start:].ctypes.data
         into = mixed[:, panel * PANEL :].ctypes.data
-        multiply_tile(tile, scores.ctypes.data, stride, rows, value, width, value, 0, 0, 0, into, head_dim, 0)
+        multiply_tile(tile, scores.ctypes.data, stride, rows, value, width, value, 0, into, head_dim, 0)
     for row in range(rows):
         for channel in range(head_dim):
             mixed[row, channel] *= shares[row]

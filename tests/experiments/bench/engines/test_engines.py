@@ -128,9 +128,7 @@ def test_an_engine_tells_what_a_report_asks(name: str, load: Callable[..., Engin
     assert (info.dtype, info.max_model_len) == ("float32", 100)
     assert info.settings["max_num_seqs"] == SMALL["max_num_seqs"]
     weights, kv_pool = engine.memory
-    exactly = sum(each.numel() * 4 for each in tiny_llama.model.parameters())
-    # Packed weights are whole panels.
-    assert exactly <= weights < 1.05 * exactly
+    assert weights == sum(each.numel() * 4 for each in tiny_llama.model.parameters())
     tokens = SMALL["num_gpu_blocks"] * 16
     bytes_a_token = 2 * 2 * 2 * 8 * 4  # keys and values, layers, heads, channels, float32
     assert kv_pool is None if name == "transformers-static" else kv_pool >= tokens * bytes_a_token

@@ -21,7 +21,9 @@ def test_a_family_is_all_modes_of_an_engine_and_a_single_engine_is_a_family_of_o
         "transformers-static": ("transformers-static",),
         "mine:Engine": ("mine:Engine",),
     }
-    assert sorted(name for names in FAMILIES.values() for name in names) == sorted(ENGINES)
+    # What is measured beside an engine, to explain it, is no mode of which the better one counts.
+    modes = {name for names in FAMILIES.values() for name in names}
+    assert set(ENGINES) - modes == {"tinyllm-float32"} and modes < set(ENGINES)
 
 
 @pytest.mark.parametrize(
