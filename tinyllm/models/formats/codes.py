@@ -1,7 +1,8 @@
 """Weights that were quantized once: in each block a few evenly spaced numbers, which a byte can name.
 
 Checkpoints that were made of a GGUF file are so (its types Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0): a block is 32 neighbours
-of a row, each of them `step · code + start` with a float16 step. Read back to the last bit (but −0 as 0), never rounded anew.
+of a row, each of them `step · code + start` with a float16 step. Read back to the last bit (but −0 as 0), never rounded
+anew.
 Source: ggml, `dequantize_row_*`.
 """
 
