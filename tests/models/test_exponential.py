@@ -1,4 +1,4 @@
-"""The exponential equals the library's, number by number and row by row."""
+"""The exponential equals the library's, in a softmax's row and in the gate of an MLP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from tinyllm.models.exponential import ROW, exponential, exponentiate
+from tinyllm.models.exponential import ROW, exponentiate, gate
 
 
 @njit
@@ -18,26 +18,32 @@ def _exponentiate(row: np.ndarray, scale: float) -> float:
 
 
 @njit
-def _exponentials(x: np.ndarray, out: np.ndarray) -> None:
-    for i in range(len(x)):
-        out[i] = exponential(x[i])
+def _gate(gates: np.ndarray, ups: np.ndarray, out: np.ndarray) -> None:
+    for first in range(0, len(gates), ROW):
+        gate(gates[first:].ctypes.data, ups[first:].ctypes.data, out[first:].ctypes.data)
 
 
 def test_the_exponential_is_exact_to_two_units_of_the_last_digit() -> None:
-    x = np.linspace(-87, 88, 200_001).astype(np.float32)
-    out = np.empty_like(x)
-    _exponentials(x, out)
-    expected = np.exp(x.astype(np.float64))
-    assert np.abs(out / expected - 1).max() < 2 * 2.0**-23
+    row = np.linspace(-87, 0, 12_500 * ROW).astype(np.float32)
+    expected = np.exp(row.astype(np.float64))
+    _exponentiate(row, 1.0)
+    assert np.abs(row / expected - 1).max() < 2 * 2.0**-23
 
 
-def test_the_exponential_beyond_its_range() -> None:
-    x = np.array([-math.inf, -1e30, -88, 0, 89, math.inf, math.nan], np.float32)
-    out = np.empty_like(x)
-    _exponentials(x, out)
-    assert out[:4].tolist() == [0, 0, 0, 1]
-    assert out[4] == out[5] > 1e38
-    assert np.isnan(out[6])
+def test_the_gate_is_silu_times_the_other_half() -> None:
+    gates = np.linspace(-80, 80, 12_500 * ROW).astype(np.float32)
+    ups, out = np.linspace(-3, 7, len(gates)).astype(np.float32), np.empty_like(gates)
+    _gate(gates, ups, out)
+    expected = gates.astype(np.float64) / (1 + np.exp(-gates.astype(np.float64))) * ups
+    np.testing.assert_allclose(out, expected, rtol=1e-6)
+
+
+def test_the_gate_beyond_the_range_of_the_exponential() -> None:
+    gates = np.array([-math.inf, -1e30, -200, 0, 200, 1e30, math.nan, *[1] * (ROW - 7)], np.float32)
+    out = np.empty_like(gates)
+    _gate(gates, np.ones_like(gates), out)
+    assert np.abs(out[1:4]).max() < 1e-5
+    assert out[4] == 200 and out[5] == np.float32(1e30) and np.isnan(out[6])
 
 
 @settings(deadline=None)

@@ -77,16 +77,6 @@ def _power_of_e(builder: Any, x: Any) -> Any:
     return builder.select(is_small, number(0.0), builder.fmul(value, scale))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def exponential(_: Any, x: Any) -> Any:
-    """e^x of a float32, to 2 units of the last digit; 0 below −87, e^88 above 88, NaN of NaN."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _power_of_e(builder, arguments[0])
-
-    return types.float32(types.float32), generate
-
-
 class _Pass:
     """A loop over the vectors of a row, `ROW` numbers at a time, with a running vector for each of them."""
 
