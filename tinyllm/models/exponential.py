@@ -13,7 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from tinyllm.models.vectors import BYTE, FLOAT, FUSED, INT, LANES, VECTOR, WORD, broadcast, load, store, word
+from tinyllm.models.vectors import BYTE, FLOAT, INT, LANES, VECTOR, WORD, broadcast, fused, load, store, word
 
 ROW: Final = 16
 """`exponentiate` takes rows of a multiple of so many numbers."""
@@ -32,49 +32,31 @@ _LN2_LOW: Final = -2.12194440e-4
 _SMALLEST, _LARGEST = -87.0, 88.0
 
 
-def _splat(kind: Any, value: float, item: Any = FLOAT) -> ir.Constant:
-    return (
-        ir.Constant(kind, [value] * kind.count)
-        if isinstance(kind, ir.VectorType)
-        else ir.Constant(item, value)
-    )
-
-
-def _fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    return builder.fadd(builder.fmul(a, b, flags=FUSED), c, flags=FUSED)
-
-
-def _floor(module: Any, kind: Any) -> Any:
-    """LLVM's own function, which llvmlite cannot name for vectors."""
-    suffix = f"v{kind.count}f32" if isinstance(kind, ir.VectorType) else "f32"
-    return cgutils.get_or_insert_function(module, ir.FunctionType(kind, [kind]), f"llvm.floor.{suffix}")
+def _splat(value: float) -> ir.Constant:
+    return ir.Constant(VECTOR, [value] * LANES)
 
 
 def _power_of_e(builder: Any, x: Any) -> Any:
-    """e^x of a number or a vector: 0 below −87, e^88 above 88, NaN of NaN."""
-    kind = x.type
-    integer: Any = INT
-    integers = ir.VectorType(integer, kind.count) if isinstance(kind, ir.VectorType) else integer
-
-    def number(value: float) -> ir.Constant:
-        return _splat(kind, value)
-
-    is_large = builder.fcmp_ordered(">", x, number(_LARGEST))
-    x = builder.select(is_large, number(_LARGEST), x)
-    is_small = builder.fcmp_ordered("<", x, number(_SMALLEST))
-    x = builder.select(is_small, number(_SMALLEST), x)
-    power = builder.call(
-        _floor(builder.module, kind), [_fused(builder, x, number(1 / math.log(2)), number(0.5))]
+    """e^x of a vector: 0 below −87, e^88 above 88, NaN of NaN."""
+    integers = ir.VectorType(INT, LANES)
+    # LLVM's own function, which llvmlite cannot name for vectors.
+    floor = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(VECTOR, [VECTOR]), f"llvm.floor.v{LANES}f32"
     )
-    rest = _fused(builder, power, number(-_LN2_HIGH), x)
-    rest = _fused(builder, power, number(-_LN2_LOW), rest)
-    value: Any = number(_POLYNOMIAL[0])
+    is_large = builder.fcmp_ordered(">", x, _splat(_LARGEST))
+    x = builder.select(is_large, _splat(_LARGEST), x)
+    is_small = builder.fcmp_ordered("<", x, _splat(_SMALLEST))
+    x = builder.select(is_small, _splat(_SMALLEST), x)
+    power = builder.call(floor, [fused(builder, x, _splat(1 / math.log(2)), _splat(0.5))])
+    rest = fused(builder, power, _splat(-_LN2_HIGH), x)
+    rest = fused(builder, power, _splat(-_LN2_LOW), rest)
+    value: Any = _splat(_POLYNOMIAL[0])
     for coefficient in _POLYNOMIAL[1:]:
-        value = _fused(builder, value, rest, number(coefficient))
-    value = _fused(builder, value, builder.fmul(rest, rest), builder.fadd(rest, number(1.0)))
-    exponent = builder.add(builder.fptosi(power, integers), _splat(integers, 127, integer))
-    scale = builder.bitcast(builder.shl(exponent, _splat(integers, 23, integer)), kind)
-    return builder.select(is_small, number(0.0), builder.fmul(value, scale))
+        value = fused(builder, value, rest, _splat(coefficient))
+    value = fused(builder, value, builder.fmul(rest, rest), builder.fadd(rest, _splat(1.0)))
+    exponent = builder.add(builder.fptosi(power, integers), ir.Constant(integers, [127] * LANES))
+    scale = builder.bitcast(builder.shl(exponent, ir.Constant(integers, [23] * LANES)), VECTOR)
+    return builder.select(is_small, _splat(0.0), builder.fmul(value, scale))
 
 
 class _Pass:
@@ -87,12 +69,12 @@ class _Pass:
         builder.branch(self._loop)
         builder.position_at_end(self._loop)
         self._index = builder.phi(WORD)
-        self._index.add_incoming(ir.Constant(WORD, 0), self._before)
+        self._index.add_incoming(word(0), self._before)
         self.running = [builder.phi(VECTOR) for _ in range(ROW // LANES)]
         for phi in self.running:
             phi.add_incoming(start, self._before)
         row = builder.inttoptr(address, FLOAT.as_pointer())
-        offsets = [builder.add(self._index, ir.Constant(WORD, lane)) for lane in range(0, ROW, LANES)]
+        offsets = [builder.add(self._index, word(lane)) for lane in range(0, ROW, LANES)]
         self.places = [builder.bitcast(builder.gep(row, [offset]), VECTOR.as_pointer()) for offset in offsets]
 
     def load(self) -> list[Any]:
@@ -104,7 +86,7 @@ class _Pass:
     def close(self, values: list[Any]) -> list[Any]:
         """End the loop's body with the new running vectors; return the last ones, behind the loop."""
         builder = self.builder
-        following = builder.add(self._index, ir.Constant(WORD, ROW))
+        following = builder.add(self._index, word(ROW))
         self._index.add_incoming(following, self._loop)
         for phi, value in zip(self.running, values, strict=True):
             phi.add_incoming(value, self._loop)
@@ -142,13 +124,13 @@ def exponentiate(_: Any, address: Any, count: Any, scale: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         address, count, scale = arguments
-        search = _Pass(builder, address, count, _splat(VECTOR, -math.inf))
+        search = _Pass(builder, address, count, _splat(-math.inf))
         maxima = search.close(
             [_larger(builder, *pair) for pair in zip(search.load(), search.running, strict=True)]
         )
         largest = broadcast(builder, _fold(builder, maxima, lambda a, b: _larger(builder, a, b)))
         factor = broadcast(builder, scale)
-        change = _Pass(builder, address, count, _splat(VECTOR, 0.0))
+        change = _Pass(builder, address, count, _splat(0.0))
         sums = []
         for value, place, total in zip(change.load(), change.places, change.running, strict=True):
             power = _power_of_e(builder, builder.fmul(builder.fsub(value, largest), factor))
@@ -165,7 +147,7 @@ def gate(_: Any, gates: Any, ups: Any, out: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         gates, ups, out = (builder.inttoptr(address, BYTE.as_pointer()) for address in arguments)
-        one = _splat(VECTOR, 1.0)
+        one = _splat(1.0)
         for lane in range(0, ROW, LANES):
             offset = [word(4 * lane)]
             value = load(builder, builder.gep(gates, offset), VECTOR)

@@ -18,7 +18,7 @@ from numba.extending import overload
 
 from tinyllm.models.exponential import gate as apply_gate
 from tinyllm.models.formats.base import PANEL
-from tinyllm.models.tile import float_at, multiply_tile, prepare_panel, tile_address
+from tinyllm.models.tile import multiply_tile, prepare_panel, tile_address
 
 # Sums may be reordered, or no loop over channels becomes a vector instruction. NaN and infinity stay what they are.
 FASTMATH: Final = {"reassoc", "contract", "arcp", "nsz"}
@@ -78,16 +78,13 @@ def _start(room: Any) -> Any:
 def take_rows(panels: Any, indices: Any, out: Any, means: Any) -> None:
     """Fill `out` [n, k] with rows of a weight in panels, at int64 indices [n]. Raises `IndexError` outside of it."""
     k = out.shape[1]
-    room = _room(panels, 1, k)
     for i in range(len(indices)):
         if indices[i] < 0 or indices[i] >= len(panels) * PANEL:
             raise IndexError("a row outside of the weight was asked for")
         panel, lane = indices[i] // PANEL, indices[i] % PANEL
-        address = panels[panel].ctypes.data
-        prepare_panel(means.tile, address, k, _start(room))
-        numbers = _start(room) if len(room) else address
+        numbers = _as_float32(panels[panel : panel + 1], k, means.tile)
         for channel in range(k):
-            out[i, channel] = float_at(numbers + 4 * (channel * PANEL + lane))
+            out[i, channel] = numbers[0, channel, lane]
 
 
 @njit(parallel=True, fastmath=FASTMATH, nogil=True, cache=True)  # type: ignore[untyped-decorator]

@@ -53,7 +53,7 @@ def _add_channel(
     return added
 
 
-class Turns(NamedTuple):
+class _Turns(NamedTuple):
     """Work that takes place in some rounds of a loop, each time with the next number.
 
     Attributes:
@@ -69,14 +69,14 @@ class Turns(NamedTuple):
     write: Callable[[Any], None]
 
 
-def sum_channels(
+def _sum_channels(
     builder: Any,
     rows: Sequence[Any],
     panel: Any,
     bounds: tuple[Any, Any],
     step: int,
     sums: Sequence[Any],
-    turns: Turns,
+    turns: _Turns,
 ) -> list[Any]:
     """Write a loop over the channels in `bounds`, `step` at a time, whose number is a multiple of it.
 
@@ -181,11 +181,11 @@ def _tile_of(num_rows: int) -> Callable[..., None]:
             rows = rows_at(x, x_stride)
             sums: list[Any] = [ir.Constant(VECTOR, [0.0] * LANES)] * (num_rows * PANEL // LANES)
             even = builder.and_(channels, word(-GROUP))
-            sums = sum_channels(
-                builder, rows, panel, (word(0), even), GROUP, sums, Turns(wait, period, group, prepare)
+            sums = _sum_channels(
+                builder, rows, panel, (word(0), even), GROUP, sums, _Turns(wait, period, group, prepare)
             )
-            none = Turns(word(-1), word(-1), word(0), lambda _: None)
-            sums = sum_channels(builder, rows, panel, (even, channels), 1, sums, none)
+            none = _Turns(word(-1), word(-1), word(0), lambda _: None)
+            sums = _sum_channels(builder, rows, panel, (even, channels), 1, sums, none)
             _store_sums(builder, rows_at(out, out_stride), sums, adds)
             return context.get_dummy_value()
 
@@ -195,16 +195,6 @@ def _tile_of(num_rows: int) -> Callable[..., None]:
 
 
 _none, _one, _two, _three, _four, _five, _six = (_tile_of(rows) for rows in range(TILE_ROWS + 1))
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def float_at(_: Any, address: Any) -> Any:
-    """The float32 at an address."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return load(builder, _bytes(builder, arguments[0]), FLOAT)
-
-    return types.float32(types.intp), generate
 
 
 def _multiply_rows(

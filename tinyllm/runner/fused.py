@@ -116,7 +116,7 @@ class FusedDecoder:
         for piece in pieces:
             before_attention(*layer.before, *layer.cache, self._epsilon, *piece.before, means)
         if len(sampling) < len(x):
-            attention = StepAttention.of_tokens(batch, sampling, config)
+            attention = attention.of_tokens(batch, sampling, config)
         attention.attend(q, layer.cache, layer.window, attended)
         x, attended = x[sampling], attended[sampling]
         normed = np.empty_like(x)

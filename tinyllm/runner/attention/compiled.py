@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tinyllm.models.formats.base import PANEL
 from tinyllm.models.tile import tile_address
 from tinyllm.runner.attention.base import AttentionShape
 from tinyllm.runner.attention.paged_decode import Singles, paged_decode
@@ -49,22 +48,11 @@ class StepAttention(NamedTuple):
             ),
         )
 
-    @classmethod
-    def of_tokens(cls, batch: FlatBatch, tokens: NDArray[np.int64], shape: AttentionShape) -> StepAttention:
-        """Plan a step of which only some tokens [n] attend, each by itself."""
+    def of_tokens(self, batch: FlatBatch, tokens: NDArray[np.int64], shape: AttentionShape) -> StepAttention:
+        """The same step, of which only some tokens [n] attend, each by itself."""
         row_of_token = np.repeat(np.arange(len(batch.query_lens)), batch.query_lens)
-        none = np.empty(0, np.int64)
-        chunks = Chunks.of(
-            none,
-            none,
-            none,
-            np.empty((0, 0), np.int32),
-            num_heads=1,
-            num_kv_heads=1,
-            head_dim=PANEL,
-            num_threads=1,
-        )
-        return cls(_singles(batch, tokens, row_of_token, shape), chunks)
+        nothing = self.chunks._replace(starts=self.chunks.starts[:0])
+        return StepAttention(_singles(batch, tokens, row_of_token, shape), nothing)
 
     def attend(self, q: Any, cache: LayerCache, window: int | None, out: Any) -> None:
         """Fill `out` from q, both [num_tokens, num_heads, head_dim], once keys and values are in the layer's cache."""
