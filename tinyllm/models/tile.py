@@ -16,7 +16,7 @@ from numba import cfunc, njit, typeof, types
 from numba.extending import intrinsic
 
 from tinyllm.models.formats import FORMATS
-from tinyllm.models.formats.base import GROUP, PANEL
+from tinyllm.models.formats.base import GROUP, PANEL, PanelFormat
 from tinyllm.models.vectors import BYTE, FLOAT, LANES, VECTOR, WORD, at, broadcast, fused, load, store, word
 
 TILE_ROWS: Final = 6
@@ -146,55 +146,63 @@ def _store_sums(builder: Any, out: Sequence[Any], sums: Sequence[Any], adds: Any
                     )
 
 
-def _tile_of(num_rows: int) -> Callable[..., None]:
-    @intrinsic  # type: ignore[untyped-decorator]
-    def tile(
-        _: Any,
-        number: Any,
-        x: Any,
-        x_stride: Any,
-        panel: Any,
-        channels: Any,
-        following: Any,
-        room: Any,
-        wait: Any,
-        period: Any,
-        group: Any,
-        out: Any,
-        out_stride: Any,
-        adds: Any,
-    ) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            x, x_stride, panel, channels, following, room = arguments[1:7]
-            wait, period, group, out, out_stride, adds = arguments[7:]
-            stored_as = _FORMATS[signature.args[0].dtype]
-            source, target, panel = (_bytes(builder, address) for address in (following, room, panel))
+def _write_tile(builder: Any, stored_as: PanelFormat, num_rows: int, arguments: Sequence[Any]) -> None:
+    """Write the code of a tile of so many rows; none prepares only."""
+    x, x_stride, panel, channels, following, room, wait, period, group, out, out_stride, adds = arguments
+    source, target, panel = (_bytes(builder, address) for address in (following, room, panel))
 
-            def prepare(group: Any) -> None:
-                stored_as.prepare(builder, source, group, target)
+    def prepare(group: Any) -> None:
+        stored_as.prepare(builder, source, group, target)
 
-            def rows_at(address: Any, stride: Any) -> list[Any]:
-                size = builder.mul(stride, word(4))
-                start = _bytes(builder, address)
-                return [builder.gep(start, [builder.mul(size, word(row))]) for row in range(num_rows)]
+    def rows_at(address: Any, stride: Any) -> list[Any]:
+        size = builder.mul(stride, word(4))
+        start = _bytes(builder, address)
+        return [builder.gep(start, [builder.mul(size, word(row))]) for row in range(num_rows)]
 
-            rows = rows_at(x, x_stride)
-            sums: list[Any] = [ir.Constant(VECTOR, [0.0] * LANES)] * (num_rows * PANEL // LANES)
-            even = builder.and_(channels, word(-GROUP))
-            sums = _sum_channels(
-                builder, rows, panel, (word(0), even), GROUP, sums, _Turns(wait, period, group, prepare)
-            )
-            none = _Turns(word(-1), word(-1), word(0), lambda _: None)
-            sums = _sum_channels(builder, rows, panel, (even, channels), 1, sums, none)
-            _store_sums(builder, rows_at(out, out_stride), sums, adds)
-            return context.get_dummy_value()
-
-        return types.void(number, *[types.intp] * 12), generate
-
-    return tile  # type: ignore[no-any-return]
+    rows = rows_at(x, x_stride)
+    sums: list[Any] = [ir.Constant(VECTOR, [0.0] * LANES)] * (num_rows * PANEL // LANES)
+    even = builder.and_(channels, word(-GROUP))
+    turns = _Turns(wait, period, group, prepare)
+    sums = _sum_channels(builder, rows, panel, (word(0), even), GROUP, sums, turns)
+    none = _Turns(word(-1), word(-1), word(0), lambda _: None)
+    sums = _sum_channels(builder, rows, panel, (even, channels), 1, sums, none)
+    _store_sums(builder, rows_at(out, out_stride), sums, adds)
 
 
-_none, _one, _two, _three, _four, _five, _six = (_tile_of(rows) for rows in range(TILE_ROWS + 1))
+@intrinsic  # type: ignore[untyped-decorator]
+def _tile(
+    _: Any,
+    number: Any,
+    rows: Any,
+    x: Any,
+    x_stride: Any,
+    panel: Any,
+    channels: Any,
+    following: Any,
+    room: Any,
+    wait: Any,
+    period: Any,
+    group: Any,
+    out: Any,
+    out_stride: Any,
+    adds: Any,
+) -> Any:
+    """A tile of up to TILE_ROWS rows, each size with code of its own."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        stored_as = _FORMATS[signature.args[0].dtype]
+        after = builder.append_basic_block()
+        sizes = builder.switch(arguments[1], after)
+        for num_rows in range(TILE_ROWS + 1):
+            block = builder.append_basic_block()
+            sizes.add_case(word(num_rows), block)
+            builder.position_at_end(block)
+            _write_tile(builder, stored_as, num_rows, arguments[2:])
+            builder.branch(after)
+        builder.position_at_end(after)
+        return context.get_dummy_value()
+
+    return types.void(number, *[types.intp] * 13), generate
 
 
 def _multiply_rows(
@@ -206,7 +214,7 @@ def _multiply_rows(
     groups = channels // GROUP
     wait = 0 if following else -1
     if rows == 0:
-        _none(number, x, 0, panel, channels, following, room, wait, 1, 0, out, 0, 0)
+        _tile(number, 0, x, 0, panel, channels, following, room, wait, 1, 0, out, 0, 0)
     first = 0
     for tile in range(tiles):
         # As even as can be: a tile of one or two rows waits for its own sums.
@@ -214,36 +222,10 @@ def _multiply_rows(
         # Each tile prepares its share of what follows, evenly: memory and arithmetic are busy at the same time.
         group = groups * tile // tiles
         size, x_row, out_row = last - first, x + 4 * first * x_stride, out + 4 * first * out_stride
-        if size == 6:
-            _six(
-                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, out_row, out_stride,
-                adds,
-            )  # fmt: skip
-        elif size == 5:
-            _five(
-                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, out_row, out_stride,
-                adds,
-            )  # fmt: skip
-        elif size == 4:
-            _four(
-                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, out_row, out_stride,
-                adds,
-            )  # fmt: skip
-        elif size == 3:
-            _three(
-                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, out_row, out_stride,
-                adds,
-            )  # fmt: skip
-        elif size == 2:
-            _two(
-                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, out_row, out_stride,
-                adds,
-            )  # fmt: skip
-        else:
-            _one(
-                number, x_row, x_stride, panel, channels, following, room, wait, tiles, group, out_row, out_stride,
-                adds,
-            )  # fmt: skip
+        _tile(
+            number, size, x_row, x_stride, panel, channels, following, room, wait, tiles, group, out_row,
+            out_stride, adds,
+        )  # fmt: skip
         first = last
 
 
