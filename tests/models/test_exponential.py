@@ -1,4 +1,4 @@
-"""The exponential equals the library's, in a softmax's row and in the gate of an MLP."""
+"""The exponential equals the library's, in a softmax's row and in the gate of an MLP, compiled as kernels are."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from tinyllm.models.exponential import ROW, exponentiate, gate
+from tinyllm.models.exponential import ROW, exponentiate, gate, largest
+from tinyllm.models.panels import FASTMATH
 
 
-@njit
-def _exponentiate(row: np.ndarray, scale: float) -> float:
-    return exponentiate(row.ctypes.data, len(row), np.float32(scale))
+@njit(fastmath=FASTMATH)
+def _exponentiate(row: np.ndarray, scale: float, shift: float) -> float:
+    return exponentiate(row.ctypes.data, len(row), np.float32(scale), np.float32(shift))
 
 
-@njit
+@njit(fastmath=FASTMATH)
+def _largest(row: np.ndarray) -> float:
+    return largest(row.ctypes.data, len(row))
+
+
+@njit(fastmath=FASTMATH)
 def _gate(gates: np.ndarray, ups: np.ndarray, out: np.ndarray) -> None:
     for first in range(0, len(gates), ROW):
         gate(gates[first:].ctypes.data, ups[first:].ctypes.data, out[first:].ctypes.data)
@@ -26,7 +32,7 @@ def _gate(gates: np.ndarray, ups: np.ndarray, out: np.ndarray) -> None:
 def test_the_exponential_is_exact_to_two_units_of_the_last_digit() -> None:
     row = np.linspace(-87, 0, 12_500 * ROW).astype(np.float32)
     expected = np.exp(row.astype(np.float64))
-    _exponentiate(row, 1.0)
+    _exponentiate(row, 1.0, 0.0)
     assert np.abs(row / expected - 1).max() < 2 * 2.0**-23
 
 
@@ -52,7 +58,7 @@ def test_a_row_becomes_the_weights_of_its_softmax(rows: int, seen: int, scale: f
     scores = np.random.default_rng(seed).standard_normal(rows * ROW).astype(np.float32)
     scores[seen:] = -np.inf
     weights = scores.copy()
-    total = _exponentiate(weights, scale)
+    total = _exponentiate(weights, scale, scale * _largest(scores))
     expected = np.exp((scores.astype(np.float64) - scores.max()) * np.float32(scale))
     np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(total, expected.sum(), rtol=1e-5)
@@ -62,4 +68,4 @@ def test_a_row_becomes_the_weights_of_its_softmax(rows: int, seen: int, scale: f
 def test_a_score_that_is_no_number_makes_the_sum_none() -> None:
     scores = np.zeros(2 * ROW, np.float32)
     scores[ROW + 3] = math.nan
-    assert math.isnan(_exponentiate(scores, 1.0))
+    assert math.isnan(_exponentiate(scores, 1.0, 0.0))

@@ -18,6 +18,7 @@ from numba.extending import overload
 
 from tinyllm.models.exponential import gate as apply_gate
 from tinyllm.models.formats.base import PANEL
+from tinyllm.models.shares import shares_of, take_task
 from tinyllm.models.tile import multiply_tile, prepare_panel, tile_address
 
 # Sums may be reordered, or no loop over channels becomes a vector instruction. NaN and infinity stay what they are.
@@ -99,16 +100,21 @@ def panel_matmul(x: Any, panels: Any, out: Any, adds: Any, means: Any) -> None:
     """
     rows, k = x.shape
     block = _rows_of_a_block(rows, k)
-    pieces = _pieces(len(panels), k, block < rows, means.threads)
-    for piece in prange(pieces):
-        first, last = len(panels) * piece // pieces, len(panels) * (piece + 1) // pieces
-        part = panels[first:last]
+    parts = _parts(len(panels), k, means.threads) if block < rows else len(panels)
+    shares = shares_of(parts, means.threads)
+    for thread in prange(means.threads):
         if block < rows:
-            numbers = _as_float32(part, k, means.tile)
-            for row in range(0, rows, block):
-                _multiply(x[row : row + block], numbers, first, out[row:], adds, means.plain_tile)
+            part = take_task(shares, thread)
+            while part >= 0:
+                first, last = len(panels) * part // parts, len(panels) * (part + 1) // parts
+                numbers = _as_float32(panels[first:last], k, means.tile)
+                for row in range(0, rows, block):
+                    into = out[row:, first * PANEL :]
+                    all_of_it = shares_of(len(numbers), 1)
+                    _multiply(x[row : row + block], numbers, all_of_it, 0, into, adds, means.plain_tile)
+                part = take_task(shares, thread)
         else:
-            _multiply(x, part, first, out, adds, means.tile)
+            _multiply(x, panels, shares, thread, out, adds, means.tile)
 
 
 @njit(parallel=True, fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
@@ -125,18 +131,22 @@ def gated_panel_matmul(x: Any, panels: Any, bias: Any, out: Any, means: Any) -> 
     rows, k = x.shape
     half = len(panels) // 2
     block = _rows_of_a_block(rows, k)
-    pieces = _pieces(half, 2 * k, block < rows, means.threads)
-    for piece in prange(pieces):
-        first, last = half * piece // pieces, half * (piece + 1) // pieces
-        gates, ups = panels[first:last], panels[half + first : half + last]
+    parts = _parts(half, 2 * k, means.threads) if block < rows else half
+    shares = shares_of(parts, means.threads)
+    for thread in prange(means.threads):
         if block < rows:
-            gate_numbers, up_numbers = _as_float32(gates, k, means.tile), _as_float32(ups, k, means.tile)
-            for row in range(0, rows, block):
-                _multiply_gated(
-                    x[row : row + block], gate_numbers, up_numbers, first, bias, out[row:], means.plain_tile
-                )
+            part = take_task(shares, thread)
+            while part >= 0:
+                first, last = half * part // parts, half * (part + 1) // parts
+                gates = _as_float32(panels[first:last], k, means.tile)
+                ups = _as_float32(panels[half + first : half + last], k, means.tile)
+                for row in range(0, rows, block):
+                    some, all_of_it = x[row : row + block], shares_of(len(gates), 1)
+                    _multiply_gated(some, gates, ups, all_of_it, 0, first, bias, out[row:], means.plain_tile)
+                part = take_task(shares, thread)
         else:
-            _multiply_gated(x, gates, ups, first, bias, out, means.tile)
+            gates, ups = panels[:half], panels[half:]
+            _multiply_gated(x, gates, ups, shares, thread, 0, bias, out, means.tile)
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
@@ -145,41 +155,54 @@ def _rows_of_a_block(rows: Any, k: Any) -> Any:
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
-def _pieces(num_panels: Any, k: Any, is_read_often: Any, threads: Any) -> Any:
-    """Parts in which to take so many panels: one for each thread, or as many as keep the size of a part small."""
-    parts = num_panels * k * PANEL // _PART // threads * threads if is_read_often else 0
-    return min(num_panels, max(threads, parts))
+def _parts(num_panels: Any, k: Any, threads: Any) -> Any:
+    """Parts of so many panels, each small enough to stay in a core's own cache."""
+    return min(num_panels, max(threads, num_panels * k * PANEL // _PART // threads * threads))
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
-def _multiply(x: Any, panels: Any, first: Any, out: Any, adds: Any, tile: Any) -> None:
-    """One thread's share of a product: panels one after the other, `first` being the number of the first."""
+def _multiply(x: Any, panels: Any, shares: Any, thread: Any, out: Any, adds: Any, tile: Any) -> None:
+    """One thread's share of a product: panels one after the other, as it takes them."""
     rows, k = x.shape
     room, half = _room(panels, 2, k), 4 * k * PANEL
-    prepare_panel(tile, panels.ctypes.data, k, _start(room))
-    for panel in range(len(panels)):
-        here, there = _start(room) + panel % 2 * half, _start(room) + (panel + 1) % 2 * half
+    here, there = _start(room), _start(room) + half
+    panel = take_task(shares, thread)
+    if panel >= 0:
+        prepare_panel(tile, panels[panel].ctypes.data, k, here)
+    while panel >= 0:
+        following = take_task(shares, thread)
         numbers = here if len(room) else panels[panel].ctypes.data
-        following = panels[panel + 1].ctypes.data if panel + 1 < len(panels) else 0
-        place = out[:, (first + panel) * PANEL :].ctypes.data
-        multiply_tile(tile, x.ctypes.data, k, rows, numbers, k, following, there, place, out.shape[1], adds)
+        then = panels[following].ctypes.data if following >= 0 else 0
+        place = out[:, panel * PANEL :].ctypes.data
+        stride = out.strides[0] // out.itemsize
+        multiply_tile(tile, x.ctypes.data, k, rows, numbers, k, then, there, place, stride, adds)
+        panel, here, there = following, there, here
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
-def _multiply_gated(x: Any, gates: Any, ups: Any, first: Any, bias: Any, out: Any, tile: Any) -> None:
-    """One thread's share of a gated product: a panel of the gate, then the one of the other half, and so on."""
+def _multiply_gated(
+    x: Any, gates: Any, ups: Any, shares: Any, thread: Any, first: Any, bias: Any, out: Any, tile: Any
+) -> None:  # fmt: skip
+    """One thread's share of a gated product: a panel of the gate, then the one of the other half, as it takes them.
+
+    Args:
+        first: where `gates` begin in the whole weight.
+    """
     rows, k = x.shape
     room = _room(gates, 2, k)
     here, there = _start(room), _start(room) + 4 * k * PANEL
     gate, up = np.empty((rows, PANEL), np.float32), np.empty((rows, PANEL), np.float32)
-    prepare_panel(tile, gates.ctypes.data, k, here)
-    for panel in range(len(gates)):
+    panel = take_task(shares, thread)
+    if panel >= 0:
+        prepare_panel(tile, gates[panel].ctypes.data, k, here)
+    while panel >= 0:
+        following = take_task(shares, thread)
         stored, other = gates[panel].ctypes.data, ups[panel].ctypes.data
-        following = gates[panel + 1].ctypes.data if panel + 1 < len(gates) else 0
+        then = gates[following].ctypes.data if following >= 0 else 0
         numbers = here if len(room) else stored
         multiply_tile(tile, x.ctypes.data, k, rows, numbers, k, other, there, gate.ctypes.data, PANEL, 0)
         numbers = there if len(room) else other
-        multiply_tile(tile, x.ctypes.data, k, rows, numbers, k, following, here, up.ctypes.data, PANEL, 0)
+        multiply_tile(tile, x.ctypes.data, k, rows, numbers, k, then, here, up.ctypes.data, PANEL, 0)
         column = (first + panel) * PANEL
         if len(bias):
             _add_row(gate, bias[column:])
@@ -187,6 +210,7 @@ def _multiply_gated(x: Any, gates: Any, ups: Any, first: Any, bias: Any, out: An
         for row in range(rows):
             place = out[row, column:].ctypes.data
             apply_gate(gate[row].ctypes.data, up[row].ctypes.data, place)
+        panel = following
 
 
 def _as_float32(panels: Any, k: Any, tile: Any) -> Any:

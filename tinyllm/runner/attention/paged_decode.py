@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
-from tinyllm.models.exponential import exponentiate
+from tinyllm.models.exponential import exponentiate, largest
 from tinyllm.models.formats.base import PANEL
 from tinyllm.models.panels import FASTMATH
 from tinyllm.models.tile import multiply_tile
@@ -113,7 +113,8 @@ def _attend(
             buffer[row, i] = -np.inf
         for i in range(context - first_block * block_size, stride):
             buffer[row, i] = -np.inf
-        share = np.float32(1.0) / exponentiate(scores + _FLOAT * row * stride, stride, scale)
+        place = scores + _FLOAT * row * stride
+        share = np.float32(1.0) / exponentiate(place, stride, scale, scale * largest(place, stride))
         for i in range(stride):
             buffer[row, i] *= share
     panel_bytes = _FLOAT * PANEL * block_size

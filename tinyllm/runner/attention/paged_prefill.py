@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
-from tinyllm.models.exponential import exponentiate
+from tinyllm.models.exponential import exponentiate, largest
 from tinyllm.models.formats.base import PANEL
 from tinyllm.models.panels import FASTMATH
 from tinyllm.models.tile import multiply_tile
@@ -17,6 +17,8 @@ _QUERIES: Final = 36
 """Queries, counted for each head, that are scored together: their scores of all keys should fit a core's own cache."""
 
 
+import os
+_QUERIES = int(os.environ.get("QQ","36")); _KEYS = int(os.environ.get("KK","128"))
 class Chunks(NamedTuple):
     """The rows of a step that are chunks of prompts, and room for their work, which every layer uses again.
 
@@ -58,7 +60,7 @@ class Chunks(NamedTuple):
             contexts.astype(np.int64),
             tables,
             np.empty((num_kv_heads, head_dim // PANEL, width, PANEL), np.float32),
-            np.empty((num_threads, queries, width), np.float32),
+            np.empty((num_threads, queries, _KEYS), np.float32),
         )
 
 
@@ -137,27 +139,45 @@ def _attend_block(
     scores: Any, mixed: Any, tile: Any,
 ) -> None:  # fmt: skip
     """Fill mixed for queries [tokens · group, head_dim] of tokens from `position` of their request on."""
-    rows, head_dim, stride, panels_of_block = len(queries), keys.shape[3], scores.shape[1], keys.shape[2]
+    rows, head_dim, panels_of_block = len(queries), keys.shape[3], keys.shape[2]
     first = max(0, position - window + 1) // PANEL
     last = (position + rows // group - 1) // PANEL + 1
-    start, width = first * PANEL, (last - first) * PANEL
-    for panel in range(first, last):
-        key = keys[table[panel // panels_of_block], head, panel % panels_of_block].ctypes.data
-        place = scores[:, panel * PANEL - start :].ctypes.data
-        multiply_tile(tile, queries.ctypes.data, head_dim, rows, key, head_dim, key, 0, place, stride, 0)
     scale = np.float32(1.0 / np.sqrt(head_dim))
-    shares = np.empty(rows, np.float32)
+    shifts, sums = np.full(rows, -np.inf, np.float32), np.zeros(rows, np.float32)
+    for begin in range(first, last, _KEYS // PANEL):
+        end = min(last, begin + _KEYS // PANEL)
+        start, width = begin * PANEL, (end - begin) * PANEL
+        for panel in range(begin, end):
+            key = keys[table[panel // panels_of_block], head, panel % panels_of_block].ctypes.data
+            following = panel + 1 if panel + 1 < last else first
+            then = keys[table[following // panels_of_block], head, following % panels_of_block].ctypes.data
+            place = scores[:, panel * PANEL - start :].ctypes.data
+            multiply_tile(tile, queries.ctypes.data, head_dim, rows, key, head_dim, then, 0, place, _KEYS, 0)
+        for row in range(rows):
+            newest = position + row // group
+            for i in range(newest - window + 1 - start):
+                scores[row, i] = -np.inf
+            for i in range(newest + 1 - start, width):
+                scores[row, i] = -np.inf
+            place = scores[row].ctypes.data
+            shift = max(shifts[row], scale * largest(place, width))
+            if shift > shifts[row]:
+                # e^-inf is 0, which is what no keys add up to.
+                correction = np.exp(shifts[row] - shift)
+                sums[row] *= correction
+                if begin > first:
+                    for channel in range(head_dim):
+                        mixed[row, channel] *= correction
+                shifts[row] = shift
+            sums[row] += exponentiate(place, width, scale, shift if shift > -np.inf else np.float32(0.0))
+        for panel in range(values.shape[1]):
+            value = values[head, panel, start:].ctypes.data
+            following = values[head, panel, start + width:].ctypes.data if end < last else 0
+            into = mixed[:, panel * PANEL :].ctypes.data
+            multiply_tile(
+                tile, scores.ctypes.data, _KEYS, rows, value, width, following, 0, into, head_dim, begin - first
+            )
     for row in range(rows):
-        newest = position + row // group
-        for i in range(newest - window + 1 - start):
-            scores[row, i] = -np.inf
-        for i in range(newest + 1 - start, width):
-            scores[row, i] = -np.inf
-        shares[row] = np.float32(1.0) / exponentiate(scores[row].ctypes.data, width, scale)
-    for panel in range(values.shape[1]):
-        value = values[head, panel, start:].ctypes.data
-        into = mixed[:, panel * PANEL :].ctypes.data
-        multiply_tile(tile, scores.ctypes.data, stride, rows, value, width, value, 0, into, head_dim, 0)
-    for row in range(rows):
+        share = np.float32(1.0) / sums[row]
         for channel in range(head_dim):
-            mixed[row, channel] *= shares[row]
+            mixed[row, channel] *= share
