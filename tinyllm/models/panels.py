@@ -33,6 +33,9 @@ _FEW: Final = 1 << 17
 _PART: Final = 1 << 16
 """Numbers of a weight that several blocks are multiplied with in turn: 256 KiB, which stay in that cache as well."""
 
+FEW_ROWS: Final = 8
+"""Rows of x up to which numbers of compact weights go from memory to the sums, without a stop in a room."""
+
 _LINE: Final = 64
 """Bytes of a cache line: loads across two lines take twice as long."""
 
@@ -64,15 +67,24 @@ class Means(NamedTuple):
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def _room(panels: Any, num_panels: Any, k: Any) -> Any:
-    """Room for the numbers of panels of k channels and for a line before them; empty if they are read in place."""
-    return np.empty(num_panels * k * PANEL + _LINE // 4 if panels.itemsize < 4 else 0, np.float32)
+def _room(num_panels: Any, k: Any) -> Any:
+    """Room for the numbers of panels of k channels and for a line before them; empty for no panels."""
+    return np.empty(num_panels * k * PANEL + _LINE // 4 if num_panels else 0, np.float32)
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _start(room: Any) -> Any:
-    """The address in a room from which on panels lie."""
-    return (room.ctypes.data + _LINE - 1) // _LINE * _LINE
+    """The address in a room from which on panels lie; 0 if it is empty."""
+    return (room.ctypes.data + _LINE - 1) // _LINE * _LINE if len(room) else 0
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _rooms(rows: Any, panels: Any, k: Any) -> Any:
+    """Room for two panels as float32; empty where so few rows are multiplied with them as they are kept.
+
+    Whoever takes addresses in it must use the array itself after them, or it is given back before.
+    """
+    return _room(2 if rows > FEW_ROWS and panels.itemsize < 4 else 0, k)
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -164,8 +176,9 @@ def _parts(num_panels: Any, k: Any, threads: Any) -> Any:
 def _multiply(x: Any, panels: Any, shares: Any, thread: Any, out: Any, adds: Any, tile: Any) -> None:
     """One thread's share of a product: panels one after the other, as it takes them."""
     rows, k = x.shape
-    room, half = _room(panels, 2, k), 4 * k * PANEL
-    here, there = _start(room), _start(room) + half
+    room = _rooms(rows, panels, k)
+    here = _start(room)
+    there = here + 4 * k * PANEL if len(room) else 0
     panel = take_task(shares, thread)
     if panel >= 0:
         prepare_panel(tile, panels[panel].ctypes.data, k, here)
@@ -189,8 +202,9 @@ def _multiply_gated(
         first: where `gates` begin in the whole weight.
     """
     rows, k = x.shape
-    room = _room(gates, 2, k)
-    here, there = _start(room), _start(room) + 4 * k * PANEL
+    room = _rooms(rows, gates, k)
+    here = _start(room)
+    there = here + 4 * k * PANEL if len(room) else 0
     gate, up = np.empty((rows, PANEL), np.float32), np.empty((rows, PANEL), np.float32)
     panel = take_task(shares, thread)
     if panel >= 0:
@@ -229,7 +243,7 @@ def _as_they_are(panels: Any, k: Any, tile: Any) -> Any:
 
 def _copy_as_float32(panels: Any, k: Any, tile: Any) -> Any:
     size = k * PANEL
-    room = _room(panels, len(panels), k)
+    room = _room(len(panels), k)
     skipped = (_start(room) - room.ctypes.data) // 4
     numbers = room[skipped : skipped + len(panels) * size].reshape(len(panels), k, PANEL)
     for panel in range(len(panels)):

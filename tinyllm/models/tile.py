@@ -15,12 +15,26 @@ from llvmlite import ir
 from numba import cfunc, njit, typeof, types
 from numba.extending import intrinsic
 
-from tinyllm.models.formats import FORMATS
+from tinyllm.models.formats import FLOAT32, FORMATS, format_of
 from tinyllm.models.formats.base import GROUP, PANEL, PanelFormat
-from tinyllm.models.vectors import BYTE, FLOAT, LANES, VECTOR, WORD, at, broadcast, fused, load, store, word
+from tinyllm.models.vectors import BYTE, FLOAT, LANES, VECTOR, WORD, at, broadcast, fused, load, prefetch, store, word
 
-TILE_ROWS: Final = 6
-"""Rows of the largest tile: 6 × 16 sums are twelve registers of eight, which leaves four for what they need."""
+_AHEAD: Final = 4096
+"""Bytes by which memory is asked for before it is made float32."""
+
+_REGISTERS: Final = 16
+"""Vector registers of AVX2; processors with more leave some unused."""
+
+_LANES: Final = tuple(range(0, PANEL, LANES))
+"""The first column of each vector of a panel."""
+
+
+def _most_rows(stored_as: PanelFormat) -> int:
+    """Rows of the largest tile that reads panels as they are kept: six of float32.
+
+    Beside the sums there must be registers for the numbers of a channel, for one of x, and for reading.
+    """
+    return (_REGISTERS - 1) // len(_LANES) - 1 - stored_as.registers
 
 
 def _number_type(dtype: torch.dtype) -> types.Type:
@@ -36,15 +50,9 @@ def _bytes(builder: Any, address: Any) -> Any:
 
 
 def _add_channel(
-    builder: Any, rows: Sequence[Any], panel: Any, channel: Any, sums: Sequence[Any]
+    builder: Any, rows: Sequence[Any], weights: Sequence[Any], channel: Any, sums: Sequence[Any]
 ) -> list[Any]:
     """The sums after one more channel; row by row, each of its vectors."""
-    if not rows:
-        return []
-    weights = [
-        load(builder, at(builder, panel, channel, 4 * PANEL, 4 * lane), VECTOR)
-        for lane in range(0, PANEL, LANES)
-    ]
     added = []
     for number, row in enumerate(rows):
         value = broadcast(builder, load(builder, at(builder, row, channel, 4), FLOAT))
@@ -72,7 +80,7 @@ class _Turns(NamedTuple):
 def _sum_channels(
     builder: Any,
     rows: Sequence[Any],
-    panel: Any,
+    read: Callable[[Any], Callable[[int], Sequence[Any]]],
     bounds: tuple[Any, Any],
     step: int,
     sums: Sequence[Any],
@@ -82,7 +90,7 @@ def _sum_channels(
 
     Args:
         rows: pointers to bytes, the rows of x.
-        panel: pointer to bytes, float32 [channels, PANEL].
+        read: opens the panel at the first channel of a round; that writes code for its vectors so many channels on.
         sums: row by row, each of its vectors, before the loop.
         turns: what else some rounds of the loop do.
 
@@ -109,8 +117,11 @@ def _sum_channels(
     with builder.if_then(is_turn):
         turns.write(number)
     current: list[Any] = list(phis)
+    reader = read(channel) if rows else None
     for offset in range(step):
-        current = _add_channel(builder, rows, panel, builder.add(channel, word(offset)), current)
+        if reader is not None:
+            place = builder.add(channel, word(offset))
+            current = _add_channel(builder, rows, reader(offset), place, current)
     following = builder.add(channel, word(step))
     end = builder.block
     channel.add_incoming(following, end)
@@ -133,40 +144,64 @@ def _sum_channels(
 def _store_sums(builder: Any, out: Sequence[Any], sums: Sequence[Any], adds: Any) -> None:
     if not out:
         return
-    vectors = PANEL // LANES
+    places = [builder.gep(row, [word(4 * lane)]) for row in out for lane in _LANES]
     with builder.if_else(builder.icmp_signed("!=", adds, word(0))) as (to_add, to_set):
-        for branch, is_added in ((to_add, True), (to_set, False)):
-            with branch:
-                for number, total in enumerate(sums):
-                    place = builder.gep(out[number // vectors], [word(4 * LANES * (number % vectors))])
-                    store(
-                        builder,
-                        builder.fadd(total, load(builder, place, VECTOR)) if is_added else total,
-                        place,
-                    )
+        with to_add:
+            for total, place in zip(sums, places, strict=True):
+                store(builder, builder.fadd(total, load(builder, place, VECTOR)), place)
+        with to_set:
+            for total, place in zip(sums, places, strict=True):
+                store(builder, total, place)
 
 
-def _write_tile(builder: Any, stored_as: PanelFormat, num_rows: int, arguments: Sequence[Any]) -> None:
-    """Write the code of a tile of so many rows; none prepares only."""
-    x, x_stride, panel, channels, following, room, wait, period, group, out, out_stride, adds = arguments
-    source, target, panel = (_bytes(builder, address) for address in (following, room, panel))
+def _write_tile(
+    builder: Any, stored_as: PanelFormat, num_rows: int, prepare: Callable[[Any], None], arguments: Sequence[Any]
+) -> None:
+    """Write the code of a tile, whose panel is in that format, and which prepares groups of the next one meanwhile.
 
-    def prepare(group: Any) -> None:
-        stored_as.prepare(builder, source, group, target)
+    One of no rows does nothing else.
+    """
+    x, x_stride, panel, channels, wait, period, group, out, out_stride, adds = arguments
+    panel = _bytes(builder, panel)
 
     def rows_at(address: Any, stride: Any) -> list[Any]:
         size = builder.mul(stride, word(4))
         start = _bytes(builder, address)
         return [builder.gep(start, [builder.mul(size, word(row))]) for row in range(num_rows)]
 
+    def read(channel: Any) -> Callable[[int], Sequence[Any]]:
+        group, within = (
+            builder.lshr(channel, word(GROUP.bit_length() - 1)),
+            builder.and_(channel, word(GROUP - 1)),
+        )
+        opened = [stored_as.open(builder, panel, group, lane) for lane in _LANES]
+        return lambda offset: [
+            stored_as.numbers(builder, each, builder.add(within, word(offset))) for each in opened
+        ]
+
     rows = rows_at(x, x_stride)
-    sums: list[Any] = [ir.Constant(VECTOR, [0.0] * LANES)] * (num_rows * PANEL // LANES)
+    sums: list[Any] = [ir.Constant(VECTOR, [0.0] * LANES)] * (num_rows * len(_LANES))
     even = builder.and_(channels, word(-GROUP))
     turns = _Turns(wait, period, group, prepare)
-    sums = _sum_channels(builder, rows, panel, (word(0), even), GROUP, sums, turns)
+    sums = _sum_channels(builder, rows, read, (word(0), even), GROUP, sums, turns)
     none = _Turns(word(-1), word(-1), word(0), lambda _: None)
-    sums = _sum_channels(builder, rows, panel, (even, channels), 1, sums, none)
+    sums = _sum_channels(builder, rows, read, (even, channels), 1, sums, none)
     _store_sums(builder, rows_at(out, out_stride), sums, adds)
+
+
+def _fetch(builder: Any, stored_as: PanelFormat, panel: Any, group: Any) -> None:
+    """Write code that has a group of a panel brought from memory."""
+    prefetch(builder, at(builder, panel, group, stored_as.group_bytes), stored_as.group_bytes)
+
+
+def _convert(builder: Any, stored_as: PanelFormat, panel: Any, group: Any, room: Any) -> None:
+    """Write code that makes float32 numbers of a group of a panel, at its place in a room for a panel of them."""
+    prefetch(builder, at(builder, panel, group, stored_as.group_bytes, _AHEAD), stored_as.group_bytes)
+    for lane in _LANES:
+        opened = stored_as.open(builder, panel, group, lane)
+        for channel in range(GROUP):
+            place = at(builder, room, group, FLOAT32.group_bytes, 4 * (channel * PANEL + lane))
+            store(builder, stored_as.numbers(builder, opened, word(channel)), place)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -187,17 +222,29 @@ def _tile(
     out_stride: Any,
     adds: Any,
 ) -> Any:
-    """A tile of up to TILE_ROWS rows, each size with code of its own."""
+    """A tile of some rows, or, if so many more than a format's most, one that reads float32 from a room."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         stored_as = _FORMATS[signature.args[0].dtype]
+        _, rows, x, x_stride, panel, channels, following, room, *others = arguments
+        source, target = (_bytes(builder, address) for address in (following, room))
         after = builder.append_basic_block()
-        sizes = builder.switch(arguments[1], after)
-        for num_rows in range(TILE_ROWS + 1):
+        sizes = builder.switch(rows, after)
+
+        def fetch(group: Any) -> None:
+            _fetch(builder, stored_as, source, group)
+
+        def convert(group: Any) -> None:
+            _convert(builder, stored_as, source, group, target)
+
+        tiles = [(stored_as, size, fetch) for size in range(_most_rows(stored_as) + 1)]
+        if stored_as is not FLOAT32:
+            tiles += [(FLOAT32, size, convert) for size in range(_most_rows(FLOAT32) + 1)]
+        for case, (read_as, size, prepare) in enumerate(tiles):
             block = builder.append_basic_block()
-            sizes.add_case(word(num_rows), block)
+            sizes.add_case(word(case), block)
             builder.position_at_end(block)
-            _write_tile(builder, stored_as, num_rows, arguments[2:])
+            _write_tile(builder, read_as, size, prepare, (x, x_stride, panel, channels, *others))
             builder.branch(after)
         builder.position_at_end(after)
         return context.get_dummy_value()
@@ -205,28 +252,33 @@ def _tile(
     return types.void(number, *[types.intp] * 13), generate
 
 
-def _multiply_rows(
-    number: Any, x: Any, x_stride: Any, rows: Any, panel: Any, channels: Any, following: Any, room: Any,
-    out: Any, out_stride: Any, adds: Any,
-) -> None:  # fmt: skip
-    """What `multiply_tile` calls; the type of `number` tells the format."""
-    tiles = (rows + TILE_ROWS - 1) // TILE_ROWS
-    groups = channels // GROUP
-    wait = 0 if following else -1
-    if rows == 0:
-        _tile(number, 0, x, 0, panel, channels, following, room, wait, 1, 0, out, 0, 0)
-    first = 0
-    for tile in range(tiles):
-        # As even as can be: a tile of one or two rows waits for its own sums.
-        last = rows * (tile + 1) // tiles
-        # Each tile prepares its share of what follows, evenly: memory and arithmetic are busy at the same time.
-        group = groups * tile // tiles
-        size, x_row, out_row = last - first, x + 4 * first * x_stride, out + 4 * first * out_stride
-        _tile(
-            number, size, x_row, x_stride, panel, channels, following, room, wait, tiles, group, out_row,
-            out_stride, adds,
-        )  # fmt: skip
-        first = last
+def _rows_function(most_as_kept: int, most_of_float32: int) -> Callable[..., None]:
+    """What `multiply_tile` calls, for a format whose tiles have at most so many rows."""
+
+    def multiply_rows(
+        number: Any, x: Any, x_stride: Any, rows: Any, panel: Any, channels: Any, following: Any, room: Any,
+        out: Any, out_stride: Any, adds: Any,
+    ) -> None:  # fmt: skip
+        most, before = (most_of_float32, most_as_kept + 1) if room else (most_as_kept, 0)
+        tiles = (rows + most - 1) // most
+        groups = channels // GROUP
+        wait = 0 if following else -1
+        if rows == 0:
+            _tile(number, before, x, 0, panel, channels, following, room, wait, 1, 0, out, 0, 0)
+        first = 0
+        for tile in range(tiles):
+            # As even as can be: a tile of one or two rows waits for its own sums.
+            last = rows * (tile + 1) // tiles
+            # Each tile prepares its share of what follows, evenly: memory and arithmetic are busy at the same time.
+            group = groups * tile // tiles
+            size, x_row, out_row = last - first, x + 4 * first * x_stride, out + 4 * first * out_stride
+            _tile(
+                number, before + size, x_row, x_stride, panel, channels, following, room, wait, tiles, group,
+                out_row, out_stride, adds,
+            )  # fmt: skip
+            first = last
+
+    return multiply_rows
 
 
 @cache
@@ -236,7 +288,8 @@ def tile_address(dtype: torch.dtype) -> int:
     Code at an address is compiled once, whoever calls it; the products would take minutes if each had its own.
     """
     signature = types.void(types.CPointer(_number_type(dtype)), *[types.intp] * 10)
-    return int(cfunc(signature, cache=True)(_multiply_rows).address)
+    function = _rows_function(_most_rows(format_of(dtype)), _most_rows(FLOAT32))
+    return int(cfunc(signature, cache=True)(function).address)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -257,11 +310,11 @@ def multiply_tile(
     """`out = x @ panel`, or `out += x @ panel` if `adds` is not 0, over addresses of float32.
 
     Args:
-        tile: the address of the code (`tile_address`), which tells the format of `following`.
+        tile: the address of the code (`tile_address`), which tells the format.
         x: [rows, channels], a row every `x_stride` numbers.
-        panel: [channels, PANEL], contiguous.
-        following: the panel that comes next, as it is kept, which is made ready meanwhile; 0 for none.
-        room: where its numbers go, if they cannot be read where they lie: [channels, PANEL].
+        panel: [channels, PANEL] as it is kept, or in float32 where there is a room.
+        following: the panel that comes next, as it is kept, which is brought from memory meanwhile; 0 for none.
+        room: where it becomes float32, [channels, PANEL]; 0 for nowhere.
         out: [rows, PANEL], a row every `out_stride` numbers.
     """
 
@@ -276,11 +329,11 @@ def multiply_tile(
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def prepare_panel(tile: Any, panel: Any, channels: Any, room: Any) -> None:
-    """Make a panel ready, or its first channels, before any product.
+    """Bring a panel from memory, or its first channels, before any product; into a room for float32 if there is one.
 
     Args:
         tile: the address of the code.
         panel: the address of the panel, as it is kept.
-        room: the address of float32 [channels, PANEL].
+        room: the address of float32 [channels, PANEL], or 0.
     """
     multiply_tile(tile, 0, 0, 0, 0, channels, panel, room, 0, 0, 0)

@@ -12,11 +12,7 @@ PANEL: Final = 16
 """Columns of a tile of a product, which are rows of a weight [n, k]: neighbours in memory."""
 
 GROUP: Final = 8
-"""Channels of a panel that a product makes ready at a time."""
-
-
-AHEAD: Final = 4096
-"""Bytes by which memory is asked for before it is prepared."""
+"""Channels of a panel that a product reads in a round of its loop."""
 
 
 class PanelFormat(ABC):
@@ -27,10 +23,14 @@ class PanelFormat(ABC):
     Attributes:
         name: in messages.
         dtype: of its memory; no other format has the same.
+        group_bytes: of GROUP channels in memory.
+        registers: vectors that are needed to read the numbers of a group, beside the numbers themselves.
     """
 
     name: ClassVar[str]
     dtype: ClassVar[torch.dtype]
+    group_bytes: ClassVar[int]
+    registers: ClassVar[int] = 0
 
     @abstractmethod
     def shape(self, num_panels: int, k: int) -> tuple[int, int, int] | None:
@@ -41,13 +41,16 @@ class PanelFormat(ABC):
         """Panels float32 [n, k, PANEL] as they are kept, of `shape(n, k)`; None where a number would change."""
 
     @abstractmethod
-    def prepare(self, builder: Any, source: Any, group: Any, target: Any) -> None:
-        """Write code, in LLVM's terms, that makes GROUP channels of a panel ready for a product.
+    def open(self, builder: Any, panel: Any, group: Any, lane: int) -> Any:
+        """Write code, in LLVM's terms, for what the numbers of a group have in common.
 
         Args:
             builder: of llvmlite.
-            source: pointer to bytes, the panel as it is kept.
+            panel: pointer to bytes, the panel as it is kept.
             group: number of the group, from 0.
-            target: pointer to bytes, room for float32 [k, PANEL], where the numbers go unless they can be read where
-                they lie.
+            lane: the first of LANES columns.
         """
+
+    @abstractmethod
+    def numbers(self, builder: Any, opened: Any, channel: Any) -> Any:
+        """Write code for the numbers of a channel, a vector of float32; `channel` counts from the group's first."""

@@ -8,8 +8,8 @@ import torch
 from llvmlite import ir
 from torch import Tensor
 
-from tinyllm.models.formats.base import AHEAD, GROUP, PANEL, PanelFormat
-from tinyllm.models.vectors import INT, LANES, VECTOR, at, load, prefetch, store
+from tinyllm.models.formats.base import GROUP, PANEL, PanelFormat
+from tinyllm.models.vectors import INT, LANES, VECTOR, at, load
 
 _HALF: Any = ir.VectorType(ir.IntType(16), LANES)
 _WHOLE: Any = ir.VectorType(INT, LANES)
@@ -21,6 +21,7 @@ class BFloat16(PanelFormat):
 
     name: ClassVar[str] = "bfloat16"
     dtype: ClassVar[torch.dtype] = torch.int16
+    group_bytes: ClassVar[int] = 2 * GROUP * PANEL
 
     def shape(self, num_panels: int, k: int) -> tuple[int, int, int] | None:
         return (num_panels, k, PANEL) if k % GROUP == 0 else None
@@ -31,11 +32,10 @@ class BFloat16(PanelFormat):
             return None
         return (bits >> _BITS).to(torch.int16)
 
-    def prepare(self, builder: Any, source: Any, group: Any, target: Any) -> None:
-        numbers = GROUP * PANEL
-        prefetch(builder, at(builder, source, group, 2 * numbers, AHEAD), 2 * numbers)
-        for first in range(0, numbers, LANES):
-            half = load(builder, at(builder, source, group, 2 * numbers, 2 * first), _HALF)
-            whole = builder.shl(builder.zext(half, _WHOLE), ir.Constant(_WHOLE, [_BITS] * LANES))
-            place = at(builder, target, group, 4 * numbers, 4 * first)
-            store(builder, builder.bitcast(whole, VECTOR), place)
+    def open(self, builder: Any, panel: Any, group: Any, lane: int) -> Any:
+        return at(builder, panel, group, self.group_bytes, 2 * lane)
+
+    def numbers(self, builder: Any, opened: Any, channel: Any) -> Any:
+        half = load(builder, at(builder, opened, channel, 2 * PANEL), _HALF)
+        whole = builder.shl(builder.zext(half, _WHOLE), ir.Constant(_WHOLE, [_BITS] * LANES))
+        return builder.bitcast(whole, VECTOR)

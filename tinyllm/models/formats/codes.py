@@ -16,8 +16,8 @@ import torch
 from llvmlite import ir
 from torch import Tensor
 
-from tinyllm.models.formats.base import AHEAD, GROUP, PANEL, PanelFormat
-from tinyllm.models.vectors import BYTE, INT, LANES, VECTOR, at, fused, load, prefetch, store, word
+from tinyllm.models.formats.base import GROUP, PANEL, PanelFormat
+from tinyllm.models.vectors import BYTE, INT, LANES, VECTOR, at, fused, load, word
 
 _BLOCK: Final = 32
 _CODES: Final = _BLOCK * PANEL
@@ -37,6 +37,8 @@ class BlockCodes(PanelFormat):
 
     name: ClassVar[str] = "codes"
     dtype: ClassVar[torch.dtype] = torch.int8
+    group_bytes: ClassVar[int] = _BYTES * GROUP // _BLOCK
+    registers: ClassVar[int] = 2
 
     def shape(self, num_panels: int, k: int) -> tuple[int, int, int] | None:
         return (num_panels, k // _BLOCK, _BYTES) if k % _BLOCK == 0 else None
@@ -58,20 +60,18 @@ class BlockCodes(PanelFormat):
                 return coded
         return None
 
-    def prepare(self, builder: Any, source: Any, group: Any, target: Any) -> None:
+    def open(self, builder: Any, panel: Any, group: Any, lane: int) -> Any:
         groups = _BLOCK // GROUP
-        block = at(builder, source, builder.sdiv(group, word(groups)), _BYTES)
-        codes = at(builder, block, builder.srem(group, word(groups)), GROUP * PANEL)
-        prefetch(builder, at(builder, source, group, _BYTES // groups, AHEAD), _BYTES // groups)
-        for lane in range(0, PANEL, LANES):
-            step = load(builder, builder.gep(block, [word(_CODES + 4 * lane)]), VECTOR)
-            start = load(builder, builder.gep(block, [word(_CODES + _FLOATS + 4 * lane)]), VECTOR)
-            for channel in range(GROUP):
-                number = channel * PANEL + lane
-                code = load(builder, builder.gep(codes, [word(number)]), ir.VectorType(BYTE, LANES))
-                value = builder.sitofp(builder.sext(code, ir.VectorType(INT, LANES)), VECTOR)
-                place = at(builder, target, group, 4 * GROUP * PANEL, 4 * number)
-                store(builder, fused(builder, value, step, start), place)
+        block = at(builder, panel, builder.sdiv(group, word(groups)), _BYTES)
+        codes = at(builder, block, builder.srem(group, word(groups)), GROUP * PANEL, lane)
+        floats = (_CODES + 4 * lane, _CODES + _FLOATS + 4 * lane)
+        return codes, *(load(builder, builder.gep(block, [word(place)]), VECTOR) for place in floats)
+
+    def numbers(self, builder: Any, opened: Any, channel: Any) -> Any:
+        codes, step, start = opened
+        code = load(builder, at(builder, codes, channel, PANEL), ir.VectorType(BYTE, LANES))
+        value = builder.sitofp(builder.sext(code, ir.VectorType(INT, LANES)), VECTOR)
+        return fused(builder, value, step, start)
 
 
 def _coded(blocks: Tensor, guess: _Guess) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Weights as they are: nothing to prepare, but to have them brought from memory in time."""
+"""Weights as they are."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from tinyllm.models.formats.base import GROUP, PANEL, PanelFormat
-from tinyllm.models.vectors import at, prefetch
+from tinyllm.models.vectors import VECTOR, at, load
 
 
 class Float32(PanelFormat):
-    """Four bytes a weight, read where they lie."""
+    """Four bytes a weight."""
 
     name: ClassVar[str] = "float32"
     dtype: ClassVar[torch.dtype] = torch.float32
+    group_bytes: ClassVar[int] = 4 * GROUP * PANEL
 
     def shape(self, num_panels: int, k: int) -> tuple[int, int, int]:
         return num_panels, k, PANEL
@@ -23,6 +24,8 @@ class Float32(PanelFormat):
     def encode(self, panels: Tensor) -> Tensor:
         return panels
 
-    def prepare(self, builder: Any, source: Any, group: Any, target: Any) -> None:
-        size = 4 * GROUP * PANEL
-        prefetch(builder, at(builder, source, group, size), size)
+    def open(self, builder: Any, panel: Any, group: Any, lane: int) -> Any:
+        return at(builder, panel, group, self.group_bytes, 4 * lane)
+
+    def numbers(self, builder: Any, opened: Any, channel: Any) -> Any:
+        return load(builder, at(builder, opened, channel, 4 * PANEL), VECTOR)
