@@ -11,14 +11,16 @@ from numpy.typing import NDArray
 from tinyllm.models.exponential import exponentiate, largest
 from tinyllm.models.formats.base import PANEL
 from tinyllm.models.panels import FASTMATH
+from tinyllm.models.shares import shares_of, take_task
 from tinyllm.models.tile import multiply_tile
 
-_QUERIES: Final = 36
-"""Queries, counted for each head, that are scored together: their scores of all keys should fit a core's own cache."""
+_QUERIES: Final = 72
+"""Queries, counted for each head, that look at keys together."""
+
+_KEYS: Final = 256
+"""Keys that they look at before the next ones: the scores stay in a core's own cache."""
 
 
-import os
-_QUERIES = int(os.environ.get("QQ","36")); _KEYS = int(os.environ.get("KK","128"))
 class Chunks(NamedTuple):
     """The rows of a step that are chunks of prompts, and room for their work, which every layer uses again.
 
@@ -28,7 +30,7 @@ class Chunks(NamedTuple):
         contexts: int64 [rows], its tokens after the step, the new ones included.
         tables: int32 [rows, max_blocks], its blocks.
         values: float32 [num_kv_heads, head_dim / PANEL, longest context in whole panels, PANEL].
-        scores: float32 [threads, queries, longest context in whole panels].
+        scores: float32 [threads, queries, keys], of what is looked at together.
     """
 
     starts: NDArray[np.int64]
@@ -110,14 +112,14 @@ def _attend(
     num_kv_heads, head_dim = keys.shape[1], keys.shape[3]
     group = q.shape[1] // num_kv_heads
     tokens = max(1, _QUERIES // group)
-    tasks = (length + tokens - 1) // tokens * num_kv_heads
-    pieces = len(scores)
-    for piece in prange(pieces):
+    blocks = (length + tokens - 1) // tokens
+    shares = shares_of(blocks * num_kv_heads, len(scores))
+    for thread in prange(len(scores)):
         queries = np.empty((tokens * group, head_dim), np.float32)
         mixed = np.empty((tokens * group, head_dim), np.float32)
-        # Later queries see more: dealt out in turn, they keep all threads busy equally long.
-        for task in range(piece, tasks, pieces):
-            head, first = task % num_kv_heads, task // num_kv_heads * tokens
+        task = take_task(shares, thread)
+        while task >= 0:
+            head, first = task // blocks, task % blocks * tokens
             begin, size = start + first, min(tokens, length - first)
             for i in range(size):
                 for g in range(group):
@@ -125,12 +127,13 @@ def _attend(
                         queries[i * group + g, channel] = q[begin + i, head * group + g, channel]
             _attend_block(
                 queries[: size * group], group, context - length + first, window, keys, values, head, table,
-                scores[piece], mixed, tile,
+                scores[thread], mixed, tile,
             )  # fmt: skip
             for i in range(size):
                 for g in range(group):
                     for channel in range(head_dim):
                         out[begin + i, head * group + g, channel] = mixed[i * group + g, channel]
+            task = take_task(shares, thread)
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
