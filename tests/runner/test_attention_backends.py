@@ -134,6 +134,22 @@ def test_every_backend_gives_dense_attention_under_any_mix_of_chunks_and_decodes
             torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("window", [None, 5, 300, 600])
+@pytest.mark.parametrize("grows", [True, False])
+def test_keys_that_are_looked_at_in_parts_are_weighed_as_one_softmax(
+    scheduled: Callable, dense_attention: Callable[..., Tensor], window: int | None, grows: bool
+) -> None:
+    """Scores that grow with the position make each part's largest the new one; those that fall leave the first."""
+    shape, device = Shape(1, 3, 1, HEAD_DIM, window), torch.device("cpu")
+    sequences = Sequences(shape, [[500, 400]], 16, 0, device)
+    growth = torch.linspace(0.1, 12, 900)[:, None, None]
+    sequences.k[0][0] *= growth if grows else growth.flip(0)
+    backend = get_backend("cpu", device)(sequences.cache, shape)
+    steps = [sequences.step(backend, scheduled, [(0, count)])[0][0] for count in (500, 400)]
+    expected = dense_attention(*(x[0][0] for x in (sequences.q, sequences.k, sequences.v)), window)
+    torch.testing.assert_close(torch.cat(steps).double(), expected, atol=5e-5, rtol=1e-5)
+
+
 def test_nan_in_one_request_does_not_reach_another_one_that_takes_over_its_blocks(
     scheduled: Callable, device: torch.device
 ) -> None:
@@ -163,7 +179,7 @@ def test_without_numba_the_cpu_backend_falls_back_to_torch(
 ) -> None:
     from tinyllm.runner.attention import cpu
 
-    monkeypatch.setattr(cpu, "layer_caches", None)
+    monkeypatch.setattr(cpu, "panel_cache", None)
     shape = Shape(1, 2, 1, HEAD_DIM, None)
     found = []
     for name in ("cpu", "reference"):

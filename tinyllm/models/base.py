@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from abc import ABC, abstractmethod
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from tinyllm.models.layers import Embedding, Linear, project_to_float32
 from tinyllm.models.matmul import can_pack, pack
 
 logger = logging.getLogger(__name__)
+
+_LAYER_NUMBER: Final = re.compile(r"\d+")
 
 
 class Attend(Protocol):
@@ -103,7 +106,9 @@ class DecoderModel(nn.Module, ABC):
         Args:
             is_compact: keep weights in fewer bytes than float32 where that changes no bit of them.
         """
-        linears = [module for module in self.modules() if isinstance(module, Linear)]
+        # The same matrix of all layers lies together, so that compiled code can take them as one array.
+        named = sorted(self.named_modules(), key=lambda item: _LAYER_NUMBER.sub("", item[0]))
+        linears = [module for _, module in named if isinstance(module, Linear)]
         if not all(can_pack(linear.weight) for linear in linears):
             return
         for weights in (

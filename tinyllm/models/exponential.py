@@ -77,9 +77,7 @@ def _powers_of_e(builder: Any, vectors: Sequence[Any]) -> list[Any]:
     # The bits of 2^power, or something negative where that is too small to have any.
     bits = [builder.add(exponent, one) for exponent in exponents]
     bits = [builder.select(builder.icmp_signed(">", x, none), x, none) for x in bits]
-    return [
-        builder.fmul(value, builder.bitcast(x, VECTOR)) for value, x in zip(values, bits, strict=True)
-    ]
+    return [builder.fmul(value, builder.bitcast(x, VECTOR)) for value, x in zip(values, bits, strict=True)]
 
 
 _Body = Callable[[list[Any], list[Any]], list[Any]]
@@ -115,9 +113,7 @@ def _each_vector(builder: Any, address: Any, count: Any, start: ir.Constant, bod
         index.add_incoming(following, end)
         for phi, value in zip(phis, values, strict=True):
             phi.add_incoming(value, end)
-        builder.cbranch(
-            builder.icmp_signed("<=", builder.add(following, word(size)), count), loop, after
-        )
+        builder.cbranch(builder.icmp_signed("<=", builder.add(following, word(size)), count), loop, after)
 
         builder.position_at_end(after)
         behind = builder.phi(WORD)
@@ -175,7 +171,8 @@ def largest(_: Any, address: Any, count: Any) -> Any:
                 for place, value in zip(places, running, strict=True)
             ]
 
-        maxima = _each_vector(builder, *arguments, _splat(-math.inf), body)
+        address, count = arguments
+        maxima = _each_vector(builder, address, count, _splat(-math.inf), body)
         return _fold(builder, maxima, lambda a, b: _larger(builder, a, b))
 
     return types.float32(types.intp, types.intp), generate

@@ -40,6 +40,19 @@ def pack(weights: Sequence[nn.Parameter], is_compact: bool = True) -> PanelForma
     return next(each for each in formats if _packed(weights, each))
 
 
+def stacked(weights: Sequence[Tensor]) -> Tensor:
+    """Packed weights of the same shape that lie one after the other, as one tensor [len(weights), ...], where they lie.
+
+    Raises:
+        ValueError: they do not lie so.
+    """
+    first = weights[0].detach()
+    distance = first.numel() * first.element_size()
+    if any(each.data_ptr() != first.data_ptr() + i * distance for i, each in enumerate(weights)):
+        raise ValueError("these weights were not packed one after the other")
+    return first.as_strided((len(weights), *first.shape), (first.numel(), *first.stride()))
+
+
 def _packed(weights: Sequence[nn.Parameter], stored_as: PanelFormat) -> bool:
     """Whether the weights are in this format now; else they are as they were."""
     shapes = [stored_as.shape(-(-weight.shape[0] // PANEL), weight.shape[1]) for weight in weights]

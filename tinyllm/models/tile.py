@@ -17,7 +17,20 @@ from numba.extending import intrinsic
 
 from tinyllm.models.formats import FLOAT32, FORMATS, format_of
 from tinyllm.models.formats.base import GROUP, PANEL, PanelFormat
-from tinyllm.models.vectors import BYTE, FLOAT, LANES, VECTOR, WORD, at, broadcast, fused, load, prefetch, store, word
+from tinyllm.models.vectors import (
+    BYTE,
+    FLOAT,
+    LANES,
+    VECTOR,
+    WORD,
+    at,
+    broadcast,
+    fused,
+    load,
+    prefetch,
+    store,
+    word,
+)
 
 _AHEAD: Final = 4096
 """Bytes by which memory is asked for before it is made float32."""
@@ -155,7 +168,11 @@ def _store_sums(builder: Any, out: Sequence[Any], sums: Sequence[Any], adds: Any
 
 
 def _write_tile(
-    builder: Any, stored_as: PanelFormat, num_rows: int, prepare: Callable[[Any], None], arguments: Sequence[Any]
+    builder: Any,
+    stored_as: PanelFormat,
+    num_rows: int,
+    prepare: Callable[[Any], None],
+    arguments: Sequence[Any],
 ) -> None:
     """Write the code of a tile, whose panel is in that format, and which prepares groups of the next one meanwhile.
 

@@ -1,62 +1,134 @@
-"""The two halves of a LLaMA layer around attention, each one compiled function, for any step on the CPU.
+"""The layers of a LLaMA-like model as one compiled function, for any step on the CPU.
 
 Between the matrix products lie a dozen small operations a layer. Called one by one they take as long as the products of
 a few rows; here they cost nothing but their arithmetic. The numbers are those of `tinyllm.models.llama`, in float32.
-All arrays are contiguous, a row a token; a norm or bias that the model has not is empty.
+All arrays are contiguous, a row a token.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba import njit, prange
 
 from tinyllm.models.panels import FASTMATH, gated_panel_matmul, panel_matmul
+from tinyllm.runner.attention.compiled import attend
+from tinyllm.runner.attention.paged_decode import paged_decode
 from tinyllm.runner.attention.panel_cache import store_key, store_value
 
 _TOKENS: Final = 16
 """Tokens that a thread takes at a time; for so few, calling upon other threads takes longer than the work."""
 
 
+class LayerWeights(NamedTuple):
+    """Weights of all layers, [layers, ...] each; a norm or bias that the model has not is [layers, 0].
+
+    Attributes:
+        qkv, o, gate_up, down: in panels, all in one format.
+        windows: int64 [layers], how many latest tokens a query sees.
+    """
+
+    input_norm: Any
+    qkv: Any
+    qkv_bias: Any
+    q_norm: Any
+    k_norm: Any
+    o: Any
+    o_bias: Any
+    post_norm: Any
+    gate_up: Any
+    gate_up_bias: Any
+    down: Any
+    down_bias: Any
+    windows: Any
+
+
+class StepRoom(NamedTuple):
+    """Room for a step's work, whose tokens go through half a layer in pieces.
+
+    Attributes:
+        q, attended: [tokens, heads, head_dim].
+        normed, qkv, activated: [piece, hidden], [piece, (heads + 2 · kv_heads) · head_dim] and [piece, intermediate].
+    """
+
+    q: Any
+    attended: Any
+    normed: Any
+    qkv: Any
+    activated: Any
+
+
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def before_attention(
-    input_norm: Any, qkv_panels: Any, qkv_bias: Any, q_norm: Any, k_norm: Any, keys: Any, values: Any,
-    epsilon: Any, x: Any, cos: Any, sin: Any, slots: Any, normed: Any, qkv: Any, q: Any,
-    means: Any,
-) -> None:  # fmt: skip
-    """Fill q [tokens, heads, head_dim], turned, from x [tokens, hidden]; put k and v into their slots.
+def compute_layers(
+    weights: Any, keys: Any, values: Any, epsilon: Any, x: Any, cos: Any, sin: Any, slots: Any, attention: Any,
+    sampling: Any, last_singles: Any, room: Any, means: Any,
+) -> Any:  # fmt: skip
+    """Send x [tokens, hidden], which is used up, through all layers; return the rows of those that are sampled from.
+
+    In the last layer the other tokens need nothing more than their keys and values.
 
     Args:
-        keys, values: of the layer (`tinyllm.runner.attention.panel_cache`).
+        keys, values: of all layers (`tinyllm.runner.attention.panel_cache`).
         cos, sin: [tokens, head_dim / 2].
         slots: [tokens].
-        normed, qkv: room for [tokens, hidden] and [tokens, (heads + 2 · kv_heads) · head_dim].
+        attention: `StepAttention` of the step.
+        sampling: int64 [sampling rows], their tokens, in order.
+        last_singles: `Singles` of those tokens.
+        room: `StepRoom`.
+        means: of the weights' format.
     """
-    norm(x, input_norm, epsilon, normed)
-    panel_matmul(normed, qkv_panels, qkv, 0, means)
-    _add_bias(qkv_bias, qkv)
+    tile = means.plain_tile
+    flat = room.attended.reshape(len(x), room.q.shape[1] * room.q.shape[2])
+    last, piece = len(weights.windows) - 1, len(room.normed)
+    for layer in range(last + 1):
+        key, value, window = keys[layer], values[layer], weights.windows[layer]
+        for first in range(0, len(x), piece):
+            end = first + piece
+            _before_attention(
+                weights, layer, key, value, epsilon, x[first:end], cos[first:end], sin[first:end],
+                slots[first:end], room, room.q[first:end], means,
+            )  # fmt: skip
+        if layer < last:
+            attend(room.q, key, value, attention.singles, attention.chunks, window, room.attended, tile)
+            _after_attention(weights, layer, epsilon, x, flat, room, means)
+        elif len(sampling):
+            paged_decode(room.q, key, value, last_singles, window, room.attended, tile)
+    x, flat = x[sampling], flat[sampling]
+    _after_attention(weights, last, epsilon, x, flat, room, means)
+    return x
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _before_attention(
+    weights: Any, layer: Any, keys: Any, values: Any, epsilon: Any, x: Any, cos: Any, sin: Any, slots: Any,
+    room: Any, q: Any, means: Any,
+) -> None:  # fmt: skip
+    """Fill q of a piece, turned, from x; put k and v into their slots."""
+    normed, qkv = room.normed[: len(x)], room.qkv[: len(x)]
+    norm(x, weights.input_norm[layer], epsilon, normed)
+    panel_matmul(normed, weights.qkv[layer], qkv, 0, means)
+    _add_bias(weights.qkv_bias[layer], qkv)
+    q_norm, k_norm = weights.q_norm[layer], weights.k_norm[layer]
     _rotate_and_store(qkv, q_norm, k_norm, keys, values, cos, sin, slots, epsilon, q)
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def after_attention(
-    o_panels: Any, o_bias: Any, post_norm: Any, gate_up_panels: Any, gate_up_bias: Any, down_panels: Any,
-    down_bias: Any, epsilon: Any, x: Any, attended: Any, normed: Any, activated: Any,
-    means: Any,
+def _after_attention(
+    weights: Any, layer: Any, epsilon: Any, x: Any, attended: Any, room: Any, means: Any
 ) -> None:  # fmt: skip
-    """Add to x [tokens, hidden] what attention [tokens, heads · head_dim] gave, then the MLP's work.
-
-    Args:
-        normed, activated: room for [tokens, hidden] and [tokens, intermediate].
-    """
-    panel_matmul(attended, o_panels, x, 1, means)
-    _add_bias(o_bias, x)
-    norm(x, post_norm, epsilon, normed)
-    gated_panel_matmul(normed, gate_up_panels, gate_up_bias, activated, means)
-    panel_matmul(activated, down_panels, x, 1, means)
-    _add_bias(down_bias, x)
+    """Add to x [tokens, hidden] what attention [tokens, heads · head_dim] gave, then the MLP's work."""
+    piece = len(room.normed)
+    for first in range(0, len(x), piece):
+        part = x[first : first + piece]
+        normed, activated = room.normed[: len(part)], room.activated[: len(part)]
+        panel_matmul(attended[first : first + piece], weights.o[layer], part, 1, means)
+        _add_bias(weights.o_bias[layer], part)
+        norm(part, weights.post_norm[layer], epsilon, normed)
+        gated_panel_matmul(normed, weights.gate_up[layer], weights.gate_up_bias[layer], activated, means)
+        panel_matmul(activated, weights.down[layer], part, 1, means)
+        _add_bias(weights.down_bias[layer], part)
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from numba import njit
 from numpy.typing import NDArray
 
 from tinyllm.models.tile import tile_address
@@ -18,7 +19,19 @@ from tinyllm.runner.batch import FlatBatch
 _CHUNK: Final = 4
 """New tokens from which a row attends as a chunk; fewer attend one by one."""
 
-_NO_WINDOW: Final = 1 << 30
+NO_WINDOW: Final = 1 << 30
+"""More tokens than any context has."""
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def attend(
+    q: Any, keys: Any, values: Any, singles: Any, chunks: Any, window: Any, out: Any, tile: Any
+) -> None:  # fmt: skip
+    """Fill `out` at the tokens of singles and chunks, by the kernel for each; their arguments are these."""
+    if len(chunks.starts):
+        paged_prefill(q, keys, values, chunks, window, out, tile)
+    if len(singles.tokens):
+        paged_decode(q, keys, values, singles, window, out, tile)
 
 
 class StepAttention(NamedTuple):
@@ -56,11 +69,7 @@ class StepAttention(NamedTuple):
 
     def attend(self, q: Any, cache: LayerCache, window: int | None, out: Any) -> None:
         """Fill `out` from q, both [num_tokens, num_heads, head_dim], once keys and values are in the layer's cache."""
-        seen, tile = window or _NO_WINDOW, tile_address(torch.float32)
-        if len(self.chunks.starts):
-            paged_prefill(q, *cache, self.chunks, seen, out, tile)
-        if len(self.singles.tokens):
-            paged_decode(q, *cache, self.singles, seen, out, tile)
+        attend(q, *cache, self.singles, self.chunks, window or NO_WINDOW, out, tile_address(torch.float32))
 
 
 def _singles(

@@ -15,9 +15,9 @@ from tinyllm.runner.kv_cache import KVCache
 try:
     from tinyllm.models.panels import use_threads
     from tinyllm.runner.attention.compiled import StepAttention
-    from tinyllm.runner.attention.panel_cache import layer_caches, store
+    from tinyllm.runner.attention.panel_cache import panel_cache, store
 except ImportError:
-    layer_caches = None  # type: ignore[assignment]
+    panel_cache = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
 
@@ -27,26 +27,25 @@ class CPUAttention(SDPAAttention):
 
     def __init__(self, kv_cache: KVCache, shape: AttentionShape) -> None:
         super().__init__(kv_cache, shape)
-        self._layers = layer_caches(kv_cache, shape) if layer_caches is not None else None
-        if self._layers is None:
+        self._cache = panel_cache(kv_cache, shape) if panel_cache is not None else None
+        if self._cache is None:
             logger.warning(
                 "attention runs without its CPU kernels: they need numba, float32 on the CPU, and --block-size and "
                 "head_dim in multiples of 16"
             )
 
     def prepare(self, batch: FlatBatch) -> Attend:
-        layers = self._layers
-        if layers is None:
+        if self._cache is None:
             return super().prepare(batch)
+        keys, values = self._cache
         step, slots = StepAttention.of(batch, self.shape), batch.slot_mapping.numpy()
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             use_threads(torch.get_num_threads())
             out = torch.empty(q.shape)
-            store(k.contiguous().numpy(), v.contiguous().numpy(), slots, *layers[layer])
-            step.attend(
-                q.contiguous().numpy(), layers[layer], self.shape.sliding_window_of(layer), out.numpy()
-            )
+            store(k.contiguous().numpy(), v.contiguous().numpy(), slots, keys[layer], values[layer])
+            window = self.shape.sliding_window_of(layer)
+            step.attend(q.contiguous().numpy(), (keys[layer], values[layer]), window, out.numpy())
             return out
 
         return attend

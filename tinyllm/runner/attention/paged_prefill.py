@@ -175,10 +175,20 @@ def _attend_block(
             sums[row] += exponentiate(place, width, scale, shift if shift > -np.inf else np.float32(0.0))
         for panel in range(values.shape[1]):
             value = values[head, panel, start:].ctypes.data
-            following = values[head, panel, start + width:].ctypes.data if end < last else 0
+            following = values[head, panel, start + width :].ctypes.data if end < last else 0
             into = mixed[:, panel * PANEL :].ctypes.data
             multiply_tile(
-                tile, scores.ctypes.data, _KEYS, rows, value, width, following, 0, into, head_dim, begin - first
+                tile,
+                scores.ctypes.data,
+                _KEYS,
+                rows,
+                value,
+                width,
+                following,
+                0,
+                into,
+                head_dim,
+                begin - first,
             )
     for row in range(rows):
         share = np.float32(1.0) / sums[row]

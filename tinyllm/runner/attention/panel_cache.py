@@ -21,15 +21,17 @@ values float32 [num_blocks, num_kv_heads, head_dim / PANEL, block_size, PANEL]: 
 """
 
 
-def layer_caches(kv_cache: KVCache, shape: AttentionShape) -> list[LayerCache] | None:
-    """The cache of each layer in panels; None where it is not float32 on the CPU, or its sizes are no whole panels."""
+def panel_cache(kv_cache: KVCache, shape: AttentionShape) -> LayerCache | None:
+    """The cache of all layers in panels; None where it is not float32 on the CPU, or its sizes are no whole panels.
+
+    Keys and values have one dimension more than those of one layer, the first: [num_layers, ...].
+    """
     block_size, heads, head_dim = kv_cache.block_size, shape.num_kv_heads, shape.head_dim
     if not kv_cache.k.is_cpu or kv_cache.k.dtype != torch.float32 or block_size % PANEL or head_dim % PANEL:
         return None
-    k_shape = (kv_cache.num_blocks, heads, block_size // PANEL, head_dim, PANEL)
-    v_shape = (kv_cache.num_blocks, heads, head_dim // PANEL, block_size, PANEL)
-    layers = zip(kv_cache.k.numpy(), kv_cache.v.numpy(), strict=True)
-    return [(k.reshape(k_shape), v.reshape(v_shape)) for k, v in layers]
+    k_shape = (-1, kv_cache.num_blocks, heads, block_size // PANEL, head_dim, PANEL)
+    v_shape = (-1, kv_cache.num_blocks, heads, head_dim // PANEL, block_size, PANEL)
+    return kv_cache.k.numpy().reshape(k_shape), kv_cache.v.numpy().reshape(v_shape)
 
 
 @njit(parallel=True, fastmath=FASTMATH, nogil=True, cache=True)  # type: ignore[untyped-decorator]
