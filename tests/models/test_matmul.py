@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinyllm.models.formats.base import PANEL
-from tinyllm.models.matmul import can_pack, multiply, pack, rows_of
+from tinyllm.models.matmul import can_pack, multiply, pack, rows_of, stacked
 from tinyllm.models.panels import Means, gated_panel_matmul, panel_matmul
 
 ROWS = st.one_of(st.integers(0, 30), st.integers(90, 130))
@@ -115,3 +115,19 @@ def test_other_types_go_the_library_s_way(dtype: torch.dtype) -> None:
     x, weight = draw(0, 3, 16).to(dtype), draw(1, 5, 16).to(dtype)
     assert not can_pack(weight)
     assert torch.equal(multiply(x, weight, None, 5), torch.nn.functional.linear(x, weight))
+
+
+def test_what_was_packed_together_is_one_tensor_of_all_layers_where_it_lies() -> None:
+    weights = [torch.nn.Parameter(torch.randn(32, 8), requires_grad=False) for _ in range(3)]
+    pack(weights)
+    together = stacked(weights)
+    assert together.data_ptr() == weights[0].data_ptr() and together.is_contiguous()
+    assert torch.equal(together, torch.stack([each.data for each in weights]))
+
+
+def test_what_was_packed_apart_is_not() -> None:
+    weights = [torch.nn.Parameter(torch.randn(32, 8), requires_grad=False) for _ in range(2)]
+    for weight in weights:
+        pack([weight])
+    with pytest.raises(ValueError, match="one after the other"):
+        stacked(weights)

@@ -17,7 +17,7 @@ from tinyllm.models.llama import LlamaForCausalLM, LlamaLayer
 from tinyllm.models.matmul import stacked
 from tinyllm.models.memory import empty_in_large_pages
 from tinyllm.models.panels import Means
-from tinyllm.runner.attention.compiled import NO_WINDOW, StepAttention
+from tinyllm.runner.attention.compiled import NO_WINDOW, StepAttention, singles_of
 from tinyllm.runner.attention.panel_cache import LayerCache, panel_cache
 from tinyllm.runner.batch import FlatBatch
 from tinyllm.runner.fused_kernels import LayerWeights, StepRoom, compute_layers, norm
@@ -78,17 +78,17 @@ class FusedDecoder:
 
         Keys and values of all tokens are then in the cache. In the last layer the other tokens need nothing more.
         """
-        attention = StepAttention.of(batch, self._model.config)
+        config = self._model.config
+        attention = StepAttention.of(batch, config)
         embedded = self._model.embed_tokens(batch.input_ids).numpy()
         x = self._room.array("x", *embedded.shape)
         x[:] = embedded
         sampling = batch.logits_rows.numpy()
-        last = attention
-        if len(sampling) < len(x) or len(attention.chunks.starts):
-            last = attention.of_tokens(batch, sampling, self._model.config)
+        is_all_single = len(sampling) == len(x) == len(attention.singles.tokens)
+        last = attention.singles if is_all_single else singles_of(batch, sampling, config)
         x = compute_layers(
             self._weights, *self._cache, self._epsilon, x, *self._angles(batch.positions),
-            batch.slot_mapping.numpy(), attention, sampling, last.singles, self._step_room(len(x)),
+            batch.slot_mapping.numpy(), attention, sampling, last, self._step_room(len(x)),
             Means.of(self._dtype),
         )  # fmt: skip
         norm(x, self._final_norm, self._epsilon, x)

@@ -44,11 +44,10 @@ class StepAttention(NamedTuple):
     def of(cls, batch: FlatBatch, shape: AttentionShape) -> StepAttention:
         """Plan a step."""
         tables = batch.block_tables.numpy()
-        row_of_token = np.repeat(np.arange(len(batch.query_lens)), batch.query_lens)
-        tokens = np.flatnonzero(batch.query_lens[row_of_token] < _CHUNK)
+        tokens = np.flatnonzero(np.repeat(batch.query_lens, batch.query_lens) < _CHUNK)
         rows = np.flatnonzero(batch.query_lens >= _CHUNK)
         return cls(
-            _singles(batch, tokens, row_of_token, shape),
+            singles_of(batch, tokens, shape),
             Chunks.of(
                 batch.query_start[rows],
                 batch.query_lens[rows],
@@ -61,20 +60,14 @@ class StepAttention(NamedTuple):
             ),
         )
 
-    def of_tokens(self, batch: FlatBatch, tokens: NDArray[np.int64], shape: AttentionShape) -> StepAttention:
-        """The same step, of which only some tokens [n] attend, each by itself."""
-        row_of_token = np.repeat(np.arange(len(batch.query_lens)), batch.query_lens)
-        nothing = self.chunks._replace(starts=self.chunks.starts[:0])
-        return StepAttention(_singles(batch, tokens, row_of_token, shape), nothing)
-
     def attend(self, q: Any, cache: LayerCache, window: int | None, out: Any) -> None:
         """Fill `out` from q, both [num_tokens, num_heads, head_dim], once keys and values are in the layer's cache."""
         attend(q, *cache, self.singles, self.chunks, window or NO_WINDOW, out, tile_address(torch.float32))
 
 
-def _singles(
-    batch: FlatBatch, tokens: NDArray[np.int64], row_of_token: NDArray[np.int64], shape: AttentionShape
-) -> Singles:
+def singles_of(batch: FlatBatch, tokens: NDArray[np.int64], shape: AttentionShape) -> Singles:
+    """Some tokens [n] of a step, which attend one by one."""
+    row_of_token = np.repeat(np.arange(len(batch.query_lens)), batch.query_lens)
     return Singles.of(
         tokens,
         batch.positions.numpy()[tokens] + 1,
