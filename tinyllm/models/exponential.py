@@ -1,6 +1,7 @@
 """e to the power of float32 numbers, in arithmetic that becomes vector instructions: a call of the C library does not.
 
-Written in LLVM's terms: a polynomial between two halves of a power of two. Source: Cephes, `expf`.
+Written in LLVM's terms: a polynomial between two halves of a power of two, to which a number is brought as in Cephes'
+`expf`; the polynomial is fitted to the relative error.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from tinyllm.models.vectors import BYTE, FLOAT, INT, LANES, VECTOR, WORD, broadcast, fused, load, store, word
+from tinyllm.models.vectors import BYTE, INT, LANES, VECTOR, at, broadcast, fused, load, loop, store, word
 
 ROW: Final = 16
 """`exponentiate` takes rows of a multiple of so many numbers."""
@@ -89,41 +90,17 @@ def _each_vector(builder: Any, address: Any, count: Any, start: ir.Constant, bod
 
     Each round takes `_ROUND` numbers, so that the processor has something to do while it waits; a last one `ROW`.
     """
-    row = builder.inttoptr(address, FLOAT.as_pointer())
+    row = builder.inttoptr(address, BYTE.as_pointer())
+
+    def work(index: Any, running: list[Any]) -> list[Any]:
+        return body([at(builder, row, index, 4, 4 * LANES * each) for each in range(len(running))], running)
+
     running: list[Any] = [start] * (_ROUND // LANES)
     first: Any = word(0)
     for size in (_ROUND, ROW):
-        before = builder.block
-        loop, after = builder.append_basic_block(), builder.append_basic_block()
-        fits = builder.icmp_signed("<=", builder.add(first, word(size)), count)
-        builder.cbranch(fits, loop, after)
-
-        builder.position_at_end(loop)
-        index = builder.phi(WORD)
-        taken = running[: size // LANES]
-        phis = [builder.phi(VECTOR) for _ in taken]
-        index.add_incoming(first, before)
-        for phi, value in zip(phis, taken, strict=True):
-            phi.add_incoming(value, before)
-        offsets = [builder.add(index, word(lane)) for lane in range(0, size, LANES)]
-        places = [builder.bitcast(builder.gep(row, [offset]), BYTE.as_pointer()) for offset in offsets]
-        values = body(places, phis)
-        following = builder.add(index, word(size))
-        end = builder.block
-        index.add_incoming(following, end)
-        for phi, value in zip(phis, values, strict=True):
-            phi.add_incoming(value, end)
-        builder.cbranch(builder.icmp_signed("<=", builder.add(following, word(size)), count), loop, after)
-
-        builder.position_at_end(after)
-        behind = builder.phi(WORD)
-        results = [builder.phi(VECTOR) for _ in taken]
-        for phi, unchanged, changed in zip(
-            [behind, *results], [first, *taken], [following, *values], strict=True
-        ):
-            phi.add_incoming(unchanged, before)
-            phi.add_incoming(changed, end)
-        first, running = behind, results + running[len(taken) :]
+        taken, rest = running[: size // LANES], running[size // LANES :]
+        first, taken = loop(builder, (first, count), size, taken, work)
+        running = taken + rest
     return running
 
 

@@ -27,6 +27,7 @@ from tinyllm.models.vectors import (
     broadcast,
     fused,
     load,
+    loop,
     prefetch,
     store,
     word,
@@ -110,47 +111,21 @@ def _sum_channels(
     Returns:
         The sums after it.
     """
-    before = builder.block
-    loop, after = builder.append_basic_block(), builder.append_basic_block()
-    first, last = bounds
-    builder.cbranch(builder.icmp_signed("<", first, last), loop, after)
 
-    builder.position_at_end(loop)
-    channel = builder.phi(WORD)
-    channel.add_incoming(first, before)
-    wait, number = builder.phi(WORD), builder.phi(WORD)
-    phis = [builder.phi(VECTOR) for _ in sums]
-    for phi, start in zip(phis, sums, strict=True):
-        phi.add_incoming(start, before)
-    for phi, start in ((wait, turns.wait), (number, turns.first)):
-        phi.add_incoming(start, before)
-    is_turn = builder.icmp_signed("==", wait, word(0))
-    next_wait = builder.sub(builder.select(is_turn, turns.period, wait), word(1))
-    next_number = builder.add(number, builder.zext(is_turn, WORD))
-    with builder.if_then(is_turn):
-        turns.write(number)
-    current: list[Any] = list(phis)
-    reader = read(channel) if rows else None
-    for offset in range(step):
-        if reader is not None:
-            place = builder.add(channel, word(offset))
-            current = _add_channel(builder, rows, reader(offset), place, current)
-    following = builder.add(channel, word(step))
-    end = builder.block
-    channel.add_incoming(following, end)
-    for phi, value in ((wait, next_wait), (number, next_number)):
-        phi.add_incoming(value, end)
-    for phi, value in zip(phis, current, strict=True):
-        phi.add_incoming(value, end)
-    builder.cbranch(builder.icmp_signed("<", following, last), loop, after)
+    def add_round(channel: Any, values: list[Any]) -> list[Any]:
+        wait, number, *current = values
+        is_turn = builder.icmp_signed("==", wait, word(0))
+        with builder.if_then(is_turn):
+            turns.write(number)
+        if rows:
+            read_at = read(channel)
+            for offset in range(step):
+                place = builder.add(channel, word(offset))
+                current = _add_channel(builder, rows, read_at(offset), place, current)
+        next_wait = builder.sub(builder.select(is_turn, turns.period, wait), word(1))
+        return [next_wait, builder.add(number, builder.zext(is_turn, WORD)), *current]
 
-    builder.position_at_end(after)
-    results = []
-    for start, value in zip(sums, current, strict=True):
-        result = builder.phi(VECTOR)
-        result.add_incoming(start, before)
-        result.add_incoming(value, end)
-        results.append(result)
+    _, (_, _, *results) = loop(builder, bounds, step, [turns.wait, turns.first, *sums], add_round)
     return results
 
 

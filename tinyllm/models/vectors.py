@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from llvmlite import ir
@@ -64,3 +65,50 @@ def prefetch(builder: Any, pointer: Any, size: int) -> None:
     for offset in range(0, size, _LINE):
         line = builder.gep(pointer, [word(offset)])
         builder.call(function, [line, *(ir.Constant(INT, value) for value in (read, locality, data))])
+
+
+def loop(
+    builder: Any,
+    bounds: tuple[Any, Any],
+    step: int,
+    starts: Sequence[Any],
+    body: Callable[[Any, list[Any]], Sequence[Any]],
+) -> tuple[Any, list[Any]]:
+    """Write a loop over a range, `step` at a time, as long as that much of it is left.
+
+    Args:
+        bounds: the first index and the one behind the last.
+        starts: values that change from round to round, before the first.
+        body: writes the code of a round, given its index and the values before it; returns those after it.
+
+    Returns:
+        The index of what is left, and the last values.
+    """
+    first, last = bounds
+    before = builder.block
+    inside, after = builder.append_basic_block(), builder.append_basic_block()
+
+    def go_on(index: Any) -> None:
+        is_left = builder.icmp_signed("<=", builder.add(index, word(step)), last)
+        builder.cbranch(is_left, inside, after)
+
+    def joined(sources: Sequence[Any], block: Any) -> list[Any]:
+        phis = [builder.phi(source.type) for source in sources]
+        for phi, source in zip(phis, sources, strict=True):
+            phi.add_incoming(source, block)
+        return phis
+
+    go_on(first)
+    builder.position_at_end(inside)
+    index, *values = joined([first, *starts], before)
+    following = [builder.add(index, word(step)), *body(index, values)]
+    end = builder.block
+    for phi, source in zip([index, *values], following, strict=True):
+        phi.add_incoming(source, end)
+    go_on(following[0])
+
+    builder.position_at_end(after)
+    behind, *results = joined([first, *starts], before)
+    for phi, source in zip([behind, *results], following, strict=True):
+        phi.add_incoming(source, end)
+    return behind, results
