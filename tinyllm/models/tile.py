@@ -115,6 +115,8 @@ def _sum_channels(
     def add_round(channel: Any, values: list[Any]) -> list[Any]:
         wait, number, *current = values
         is_turn = builder.icmp_signed("==", wait, word(0))
+        next_wait = builder.sub(builder.select(is_turn, turns.period, wait), word(1))
+        next_number = builder.add(number, builder.zext(is_turn, WORD))
         with builder.if_then(is_turn):
             turns.write(number)
         if rows:
@@ -122,8 +124,7 @@ def _sum_channels(
             for offset in range(step):
                 place = builder.add(channel, word(offset))
                 current = _add_channel(builder, rows, read_at(offset), place, current)
-        next_wait = builder.sub(builder.select(is_turn, turns.period, wait), word(1))
-        return [next_wait, builder.add(number, builder.zext(is_turn, WORD)), *current]
+        return [next_wait, next_number, *current]
 
     _, (_, _, *results) = loop(builder, bounds, step, [turns.wait, turns.first, *sums], add_round)
     return results
