@@ -40,10 +40,17 @@ def test_it_is_the_linear_map_for_any_number_of_rows(
         assert torch.allclose(product, torch.nn.functional.linear(x, weight, bias), atol=1e-4)
 
 
-def test_more_rows_than_a_block_of_them() -> None:
-    for k in (4000, 5):
-        x, weight = draw(0, 150, k), draw(1, 33, k)
-        assert torch.allclose(multiply(x, in_panels(weight), None, 33), x @ weight.T, atol=1e-3)
+@pytest.mark.parametrize(("rows", "k"), [(150, 4000), (151, 4000), (5, 200_000), (3, 300_000)])
+def test_more_rows_than_a_block_of_them(rows: int, k: int) -> None:
+    x, weight = draw(0, rows, k), draw(1, 32, k) / k**0.5
+    panels, n = in_panels(weight), PANEL
+    expected = x @ weight.T
+    assert torch.allclose(multiply(x, panels, None, 2 * n), expected, atol=1e-3)
+    out = torch.full((rows, n), float("nan"))
+    gated_panel_matmul(
+        x.numpy(), panels.numpy(), torch.empty(0).numpy(), out.numpy(), Means.of(torch.float32)
+    )
+    assert torch.allclose(out, torch.nn.functional.silu(expected[:, :n]) * expected[:, n:], atol=1e-3)
 
 
 @settings(deadline=None)

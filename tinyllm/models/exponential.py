@@ -1,7 +1,8 @@
-"""e to the power of float32 numbers, in arithmetic that becomes vector instructions: a call of the C library does not.
+"""Powers of two and of e of float32 numbers, in arithmetic that becomes vector instructions: a call of the C library
+does not.
 
-Written in LLVM's terms: a polynomial between two halves of a power of two, to which a number is brought as in Cephes'
-`expf`; the polynomial is fitted to the relative error.
+Written in LLVM's terms: the exponent of a float is a power of two already, and a polynomial, fitted to the relative
+error, does what lies between two of them.
 """
 
 from __future__ import annotations
@@ -12,73 +13,72 @@ from typing import Any, Final
 
 from llvmlite import ir
 from numba import types
+from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
 
 from tinyllm.models.vectors import BYTE, INT, LANES, VECTOR, at, broadcast, fused, load, loop, store, word
 
 ROW: Final = 16
-"""`exponentiate` takes rows of a multiple of so many numbers."""
+"""Numbers of a row that are worked on at the same time, for one waits for its own steps."""
 
 _POLYNOMIAL: Final = (
-    0.008290272206068039,
-    0.04189816117286682,
-    0.1666763871908188,
-    0.4999914765357971,
-    0.9999997019767761,
+    0.001326469937339425,
+    0.009671534411609173,
+    0.05550733953714371,
+    0.24022242426872253,
+    0.6931470036506653,
     1.0,
 )
-"""Of e^x between −ln 2 / 2 and ln 2 / 2, from the fifth power down, with the smallest relative error: 9e-8."""
-_LN2_HIGH: Final = 0.693359375
-"""ln 2 to so few digits that its multiples are exact; `_LN2_LOW` is the rest."""
-_LN2_LOW: Final = -2.12194440e-4
+"""Of 2^x between −1/2 and 1/2, from the fifth power down, with the smallest relative error: 9e-8."""
 
-_ROUND: Final = 4 * LANES
-"""Numbers of a row that are worked on at the same time."""
+LOG2_E: Final = 1.4426950408889634
+_LOG2_E_HIGH: Final = 1.4426950216293335
+"""The nearest float32; `_LOG2_E_LOW` is the rest."""
+_LOG2_E_LOW: Final = LOG2_E - _LOG2_E_HIGH
 
-_SMALLEST: Final = -100.0
-"""Below it all is 0, as it is from −88 on."""
+_LEAST: Final = -126.0
+"""The smallest power of two that a float32 holds in full."""
+_SMALLEST: Final = -87.0
 _LARGEST: Final = 88.0
+"""Bounds of the powers of e of a gate."""
 
 _FRACTION_BITS: Final = 23
-_ROUNDING: Final = 1.5 * 2**_FRACTION_BITS
 
 
 def _splat(value: float) -> ir.Constant:
     return ir.Constant(VECTOR, [value] * LANES)
 
 
-def _powers_of_e(builder: Any, vectors: Sequence[Any]) -> list[Any]:
-    """e^x of vectors of at most 88 each: 0 below −88, NaN of NaN.
+def _call(builder: Any, name: str, *vectors: Any) -> Any:
+    """The instruction of that name on vectors."""
+    kind = ir.FunctionType(VECTOR, [VECTOR] * len(vectors))
+    return builder.call(get_or_insert_function(builder.module, kind, f"llvm.{name}.v{LANES}f32"), vectors)
 
-    Step by step for all of them, for each step of one waits for the step before.
+
+def _nearest(builder: Any, vector: Any) -> Any:
+    """The nearest whole numbers."""
+    return _call(builder, "rint", vector)
+
+
+def _powers_of_two(builder: Any, wholes: Sequence[Any], rests: Sequence[Any]) -> list[Any]:
+    """2^(whole + rest) of vectors, whose wholes lie between −126 and 127 and rests between −1/2 and 1/2.
+
+    A whole of −126 needs a rest that is not negative. NaN of NaN. Step by step for all vectors, for each step of one
+    waits for the step before.
     """
     integers = ir.VectorType(INT, LANES)
-    one, none = builder.bitcast(_splat(1.0), integers), ir.Constant(integers, [0] * LANES)
-    rounding = builder.bitcast(_splat(_ROUNDING), integers)
     fraction_bits = ir.Constant(integers, [_FRACTION_BITS] * LANES)
-
-    def fused_each(a: Sequence[Any], b: float, c: Sequence[Any]) -> list[Any]:
-        return [fused(builder, x, _splat(b), y) for x, y in zip(a, c, strict=True)]
-
-    clamped = [_larger(builder, _splat(_SMALLEST), x) for x in vectors]
-    # A sum so large has no digits behind the point left: its last bits are the nearest whole number. They are read as
-    # an integer, since taking the large number off again could be "simplified" away where sums may be reordered.
-    sums = fused_each(clamped, 1 / math.log(2), [_splat(_ROUNDING)] * len(vectors))
-    rounded = [builder.sub(builder.bitcast(x, integers), rounding) for x in sums]
-    powers = [builder.sitofp(x, VECTOR) for x in rounded]
-    rests = fused_each(powers, -_LN2_HIGH, clamped)
-    rests = fused_each(powers, -_LN2_LOW, rests)
-    values: list[Any] = [_splat(_POLYNOMIAL[0])] * len(vectors)
+    values: list[Any] = [_splat(_POLYNOMIAL[0])] * len(rests)
     for coefficient in _POLYNOMIAL[1:]:
         values = [
             fused(builder, value, rest, _splat(coefficient))
             for value, rest in zip(values, rests, strict=True)
         ]
-    exponents = [builder.shl(x, fraction_bits) for x in rounded]
-    # The bits of 2^power, or something negative where that is too small to have any.
-    bits = [builder.add(exponent, one) for exponent in exponents]
-    bits = [builder.select(builder.icmp_signed(">", x, none), x, none) for x in bits]
-    return [builder.fmul(value, builder.bitcast(x, VECTOR)) for value, x in zip(values, bits, strict=True)]
+    exponents = [builder.shl(builder.fptosi(whole, integers), fraction_bits) for whole in wholes]
+    return [
+        builder.bitcast(builder.add(builder.bitcast(value, integers), exponent), VECTOR)
+        for value, exponent in zip(values, exponents, strict=True)
+    ]
 
 
 _Body = Callable[[list[Any], list[Any]], list[Any]]
@@ -86,21 +86,13 @@ _Body = Callable[[list[Any], list[Any]], list[Any]]
 
 
 def _each_vector(builder: Any, address: Any, count: Any, start: ir.Constant, body: _Body) -> list[Any]:
-    """Write loops over the vectors of a row of `count` numbers; return the running vectors after it.
-
-    Each round takes `_ROUND` numbers, so that the processor has something to do while it waits; a last one `ROW`.
-    """
+    """Write a loop over the vectors of a row of `count` numbers, `ROW` at a time; return the running ones after it."""
     row = builder.inttoptr(address, BYTE.as_pointer())
 
-    def work(index: Any, running: list[Any]) -> list[Any]:
-        return body([at(builder, row, index, 4, 4 * LANES * each) for each in range(len(running))], running)
+    def work(index: Any, running: list[Any]) -> Sequence[Any]:
+        return body([at(builder, row, index, 4, 4 * lane) for lane in range(0, ROW, LANES)], running)
 
-    running: list[Any] = [start] * (_ROUND // LANES)
-    first: Any = word(0)
-    for size in (_ROUND, ROW):
-        taken, rest = running[: size // LANES], running[size // LANES :]
-        first, taken = loop(builder, (first, count), size, taken, work)
-        running = taken + rest
+    _, running = loop(builder, (word(0), count), ROW, [start] * (ROW // LANES), work)
     return running
 
 
@@ -157,9 +149,9 @@ def largest(_: Any, address: Any, count: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def exponentiate(_: Any, address: Any, count: Any, scale: Any, shift: Any) -> Any:
-    """Turn a row of float32, in place, into e to `scale` times them less `shift`, at most 88; return the sum.
+    """Turn a row of float32, in place, into 2^(scale · number − shift) and return the sum.
 
-    −∞ becomes 0; a NaN makes the sum NaN.
+    Exponents are at most 127. −∞ becomes 0, and what is below 2^−126 with it; a NaN makes the sum NaN.
 
     Args:
         address: of the row.
@@ -172,7 +164,13 @@ def exponentiate(_: Any, address: Any, count: Any, scale: Any, shift: Any) -> An
 
         def body(places: list[Any], running: list[Any]) -> list[Any]:
             values = [fused(builder, load(builder, place, VECTOR), factor, offset) for place in places]
-            powers = _powers_of_e(builder, values)
+            values = [_larger(builder, _splat(_LEAST), value) for value in values]
+            wholes = [_nearest(builder, value) for value in values]
+            rests = [builder.fsub(value, whole) for value, whole in zip(values, wholes, strict=True)]
+            # What is taken off the smallest power makes it 0; all that count are too large to change.
+            powers = [
+                builder.fsub(power, _splat(2.0**_LEAST)) for power in _powers_of_two(builder, wholes, rests)
+            ]
             for power, place in zip(powers, places, strict=True):
                 store(builder, power, place)
             return [builder.fadd(total, power) for total, power in zip(running, powers, strict=True)]
@@ -190,8 +188,20 @@ def gate(_: Any, gates: Any, ups: Any, out: Any) -> Any:
         gates, ups, out = (builder.inttoptr(address, BYTE.as_pointer()) for address in arguments)
         places = [[word(4 * lane)] for lane in range(0, ROW, LANES)]
         values = [load(builder, builder.gep(gates, place), VECTOR) for place in places]
-        opposites = [_smaller(builder, _splat(_LARGEST), builder.fneg(value)) for value in values]
-        powers = _powers_of_e(builder, opposites)
+        opposites = [
+            _larger(builder, _splat(_SMALLEST), _smaller(builder, _splat(_LARGEST), builder.fneg(value)))
+            for value in values
+        ]
+        wholes = [_nearest(builder, builder.fmul(x, _splat(_LOG2_E_HIGH))) for x in opposites]
+        # Rounded once for certain: what is left of a product that was rounded before has few digits.
+        rests = [
+            _call(builder, "fma", x, _splat(_LOG2_E_HIGH), builder.fneg(whole))
+            for x, whole in zip(opposites, wholes, strict=True)
+        ]
+        rests = [
+            fused(builder, x, _splat(_LOG2_E_LOW), rest) for x, rest in zip(opposites, rests, strict=True)
+        ]
+        powers = _powers_of_two(builder, wholes, rests)
         for place, value, power in zip(places, values, powers, strict=True):
             product = builder.fmul(value, load(builder, builder.gep(ups, place), VECTOR))
             total = builder.fadd(_splat(1.0), power)

@@ -1,9 +1,9 @@
 """Matrix products on the CPU by compiled code of our own, with the weights in panels, for one row or a thousand.
 
 A panel holds sixteen rows of a weight matrix, channel by channel, so that a tile of the product reads it from front to
-back. A weight is read from memory once for all rows of x: what counts for few rows is how many bytes that are, for many
-how full the arithmetic units are; docs/performance.md has the measurements. Weights kept in fewer bytes than float32
-(`tinyllm.models.formats`) become float32 a panel at a time, while the panel before it is multiplied.
+back. A weight is read from memory once for some hundred rows of x: what counts for few rows is how many bytes that are,
+for many how full the arithmetic units are; docs/performance.md has the measurements. Weights kept in fewer bytes than
+float32 (`tinyllm.models.formats`) become float32 a panel at a time, while the panel before it is multiplied.
 """
 
 from __future__ import annotations
@@ -24,14 +24,8 @@ from tinyllm.models.tile import multiply_tile, prepare_panel, tile_address
 # Sums may be reordered, or no loop over channels becomes a vector instruction. NaN and infinity stay what they are.
 FASTMATH: Final = {"reassoc", "contract", "arcp", "nsz"}
 
-_BLOCK: Final = 1 << 15
-"""Numbers of x that are multiplied with a panel before the next one: 128 KiB, which stay in a core's own cache."""
-
-_FEW: Final = 1 << 17
-"""Numbers of x up to which all are one block, since each further one reads the panels again."""
-
-_PART: Final = 1 << 16
-"""Numbers of a weight that several blocks are multiplied with in turn: 256 KiB, which stay in that cache as well."""
+_BLOCK: Final = 1 << 18
+"""Numbers of x that are multiplied with all panels before the next ones: 1 MiB, which stays nearer than memory."""
 
 FEW_ROWS: Final = 8
 """Rows of x up to which numbers of compact weights go from memory to the sums, without a stop in a room."""
@@ -95,9 +89,9 @@ def take_rows(panels: Any, indices: Any, out: Any, means: Any) -> None:
         if indices[i] < 0 or indices[i] >= len(panels) * PANEL:
             raise IndexError("a row outside of the weight was asked for")
         panel, lane = indices[i] // PANEL, indices[i] % PANEL
-        numbers = _as_float32(panels[panel : panel + 1], k, means.tile)
+        numbers = _as_float32(panels[panel], k, means.tile)
         for channel in range(k):
-            out[i, channel] = numbers[0, channel, lane]
+            out[i, channel] = numbers[channel, lane]
 
 
 @njit(parallel=True, fastmath=FASTMATH, nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -110,23 +104,9 @@ def panel_matmul(x: Any, panels: Any, out: Any, adds: Any, means: Any) -> None:
         out: float32 [rows, n rounded up to whole panels].
         means: for the format.
     """
-    rows, k = x.shape
-    block = _rows_of_a_block(rows, k)
-    parts = _parts(len(panels), k, means.threads) if block < rows else len(panels)
-    shares = shares_of(parts, means.threads)
+    shares = shares_of(_blocks(*x.shape) * len(panels), means.threads)
     for thread in prange(means.threads):
-        if block < rows:
-            part = take_task(shares, thread)
-            while part >= 0:
-                first, last = len(panels) * part // parts, len(panels) * (part + 1) // parts
-                numbers = _as_float32(panels[first:last], k, means.tile)
-                for row in range(0, rows, block):
-                    into = out[row:, first * PANEL :]
-                    all_of_it = shares_of(len(numbers), 1)
-                    _multiply(x[row : row + block], numbers, all_of_it, 0, into, adds, means.plain_tile)
-                part = take_task(shares, thread)
-        else:
-            _multiply(x, panels, shares, thread, out, adds, means.tile)
+        _multiply(x, panels, shares, thread, out, adds, means.tile)
 
 
 @njit(parallel=True, fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
@@ -140,114 +120,96 @@ def gated_panel_matmul(x: Any, panels: Any, bias: Any, out: Any, means: Any) -> 
         out: float32 [rows, n]; n is a multiple of `PANEL`.
         means: for the format.
     """
-    rows, k = x.shape
-    half = len(panels) // 2
-    block = _rows_of_a_block(rows, k)
-    parts = _parts(half, 2 * k, means.threads) if block < rows else half
-    shares = shares_of(parts, means.threads)
+    shares = shares_of(_blocks(*x.shape) * (len(panels) // 2), means.threads)
     for thread in prange(means.threads):
-        if block < rows:
-            part = take_task(shares, thread)
-            while part >= 0:
-                first, last = half * part // parts, half * (part + 1) // parts
-                gates = _as_float32(panels[first:last], k, means.tile)
-                ups = _as_float32(panels[half + first : half + last], k, means.tile)
-                for row in range(0, rows, block):
-                    some, all_of_it = x[row : row + block], shares_of(len(gates), 1)
-                    _multiply_gated(some, gates, ups, all_of_it, 0, first, bias, out[row:], means.plain_tile)
-                part = take_task(shares, thread)
-        else:
-            gates, ups = panels[:half], panels[half:]
-            _multiply_gated(x, gates, ups, shares, thread, 0, bias, out, means.tile)
+        _multiply_gated(x, panels, shares, thread, bias, out, means.tile)
 
 
-@njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)  # type: ignore[untyped-decorator]
 def _rows_of_a_block(rows: Any, k: Any) -> Any:
-    return max(1, rows) if rows * k <= _FEW else max(24, _BLOCK // k // 24 * 24)
+    """So many rows of x, in blocks as even as can be, are multiplied with all panels in turn."""
+    blocks = max(1, (rows * k + _BLOCK - 1) // _BLOCK)
+    return max(1, (rows + blocks - 1) // blocks)
 
 
-@njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
-def _parts(num_panels: Any, k: Any, threads: Any) -> Any:
-    """Parts of so many panels, each small enough to stay in a core's own cache."""
-    return min(num_panels, max(threads, num_panels * k * PANEL // _PART // threads * threads))
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _blocks(rows: Any, k: Any) -> Any:
+    block = _rows_of_a_block(rows, k)
+    return (rows + block - 1) // block
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
 def _multiply(x: Any, panels: Any, shares: Any, thread: Any, out: Any, adds: Any, tile: Any) -> None:
-    """One thread's share of a product: panels one after the other, as it takes them."""
+    """One thread's share of a product: a block of x with a panel, as it takes them; blocks one after the other."""
     rows, k = x.shape
-    room = _rooms(rows, panels, k)
+    block = _rows_of_a_block(rows, k)
+    room = _rooms(block, panels, k)
     here = _start(room)
     there = here + 4 * k * PANEL if len(room) else 0
-    panel = take_task(shares, thread)
-    if panel >= 0:
-        prepare_panel(tile, panels[panel].ctypes.data, k, here)
-    while panel >= 0:
-        following = take_task(shares, thread)
+    stride = out.strides[0] // out.itemsize
+    task = take_task(shares, thread)
+    if task >= 0:
+        prepare_panel(tile, panels[task % len(panels)].ctypes.data, k, here)
+    while task >= 0:
+        first, panel = task // len(panels) * block, task % len(panels)
+        task = take_task(shares, thread)
         numbers = here if len(room) else panels[panel].ctypes.data
-        then = panels[following].ctypes.data if following >= 0 else 0
-        place = out[:, panel * PANEL :].ctypes.data
-        stride = out.strides[0] // out.itemsize
-        multiply_tile(tile, x.ctypes.data, k, rows, numbers, k, then, there, place, stride, adds)
-        panel, here, there = following, there, here
+        then = panels[task % len(panels)].ctypes.data if task >= 0 else 0
+        place = out[first:, panel * PANEL :].ctypes.data
+        size = min(block, rows - first)
+        multiply_tile(tile, x[first:].ctypes.data, k, size, numbers, k, then, there, place, stride, adds)
+        here, there = there, here
 
 
 @njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
-def _multiply_gated(
-    x: Any, gates: Any, ups: Any, shares: Any, thread: Any, first: Any, bias: Any, out: Any, tile: Any
-) -> None:  # fmt: skip
-    """One thread's share of a gated product: a panel of the gate, then the one of the other half, as it takes them.
-
-    Args:
-        first: where `gates` begin in the whole weight.
-    """
+def _multiply_gated(x: Any, panels: Any, shares: Any, thread: Any, bias: Any, out: Any, tile: Any) -> None:
+    """One thread's share of a gated product: a block of x with a panel of the gate, then of the other half."""
     rows, k = x.shape
-    room = _rooms(rows, gates, k)
+    half = len(panels) // 2
+    block = _rows_of_a_block(rows, k)
+    room = _rooms(block, panels, k)
     here = _start(room)
     there = here + 4 * k * PANEL if len(room) else 0
-    gate, up = np.empty((rows, PANEL), np.float32), np.empty((rows, PANEL), np.float32)
-    panel = take_task(shares, thread)
-    if panel >= 0:
-        prepare_panel(tile, gates[panel].ctypes.data, k, here)
-    while panel >= 0:
-        following = take_task(shares, thread)
-        stored, other = gates[panel].ctypes.data, ups[panel].ctypes.data
-        then = gates[following].ctypes.data if following >= 0 else 0
+    gate, stride = np.empty((block, PANEL), np.float32), out.strides[0] // out.itemsize
+    task = take_task(shares, thread)
+    if task >= 0:
+        prepare_panel(tile, panels[task % half].ctypes.data, k, here)
+    while task >= 0:
+        first, panel = task // half * block, task % half
+        task = take_task(shares, thread)
+        stored, other = panels[panel].ctypes.data, panels[half + panel].ctypes.data
+        then = panels[task % half].ctypes.data if task >= 0 else 0
+        size, some = min(block, rows - first), x[first:].ctypes.data
         numbers = here if len(room) else stored
-        multiply_tile(tile, x.ctypes.data, k, rows, numbers, k, other, there, gate.ctypes.data, PANEL, 0)
+        multiply_tile(tile, some, k, size, numbers, k, other, there, gate.ctypes.data, PANEL, 0)
         numbers = there if len(room) else other
-        multiply_tile(tile, x.ctypes.data, k, rows, numbers, k, then, here, up.ctypes.data, PANEL, 0)
-        column = (first + panel) * PANEL
+        up = out[first : first + size, panel * PANEL :]
+        multiply_tile(tile, some, k, size, numbers, k, then, here, up.ctypes.data, stride, 0)
         if len(bias):
-            _add_row(gate, bias[column:])
-            _add_row(up, bias[out.shape[1] + column :])
-        for row in range(rows):
-            place = out[row, column:].ctypes.data
-            apply_gate(gate[row].ctypes.data, up[row].ctypes.data, place)
-        panel = following
+            _add_row(gate[:size], bias[panel * PANEL :])
+            _add_row(up, bias[(half + panel) * PANEL :])
+        for row in range(size):
+            place = up[row].ctypes.data
+            apply_gate(gate[row].ctypes.data, place, place)
 
 
-def _as_float32(panels: Any, k: Any, tile: Any) -> Any:
-    """Panels [n, k, PANEL] in float32, for compiled code."""
+def _as_float32(panel: Any, k: Any, tile: Any) -> Any:
+    """A panel as float32 [k, PANEL], for compiled code."""
     raise NotImplementedError
 
 
 @overload(_as_float32)  # type: ignore[untyped-decorator]
-def _overload_as_float32(panels: Any, k: Any, tile: Any) -> Any:
-    return _as_they_are if panels.dtype == types.float32 else _copy_as_float32
+def _overload_as_float32(panel: Any, k: Any, tile: Any) -> Any:
+    return _as_it_is if panel.dtype == types.float32 else _copy_as_float32
 
 
-def _as_they_are(panels: Any, k: Any, tile: Any) -> Any:
-    return panels
+def _as_it_is(panel: Any, k: Any, tile: Any) -> Any:
+    return panel
 
 
-def _copy_as_float32(panels: Any, k: Any, tile: Any) -> Any:
-    size = k * PANEL
-    room = _room(len(panels), k)
-    skipped = (_start(room) - room.ctypes.data) // 4
-    numbers = room[skipped : skipped + len(panels) * size].reshape(len(panels), k, PANEL)
-    for panel in range(len(panels)):
-        prepare_panel(tile, panels[panel].ctypes.data, k, numbers[panel].ctypes.data)
+def _copy_as_float32(panel: Any, k: Any, tile: Any) -> Any:
+    numbers = np.empty((k, PANEL), np.float32)
+    prepare_panel(tile, panel.ctypes.data, k, numbers.ctypes.data)
     return numbers
 
 

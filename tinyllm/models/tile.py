@@ -172,14 +172,17 @@ def _write_tile(
             stored_as.numbers(builder, each, builder.add(within, word(offset))) for each in opened
         ]
 
-    rows = rows_at(x, x_stride)
+    rows, into = rows_at(x, x_stride), rows_at(out, out_stride)
+    for row in into:
+        # By the end of the sums it is here; it would be waited for otherwise.
+        prefetch(builder, row, 4 * PANEL)
     sums: list[Any] = [ir.Constant(VECTOR, [0.0] * LANES)] * (num_rows * len(_LANES))
     even = builder.and_(channels, word(-GROUP))
     turns = _Turns(wait, period, group, prepare)
     sums = _sum_channels(builder, rows, read, (word(0), even), GROUP, sums, turns)
     none = _Turns(word(-1), word(-1), word(0), lambda _: None)
     sums = _sum_channels(builder, rows, read, (even, channels), 1, sums, none)
-    _store_sums(builder, rows_at(out, out_stride), sums, adds)
+    _store_sums(builder, into, sums, adds)
 
 
 def _fetch(builder: Any, stored_as: PanelFormat, panel: Any, group: Any) -> None:

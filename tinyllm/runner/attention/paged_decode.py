@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
-from tinyllm.models.exponential import exponentiate, largest
+from tinyllm.models.exponential import LOG2_E, exponentiate, largest
 from tinyllm.models.formats.base import PANEL
 from tinyllm.models.panels import FASTMATH
 from tinyllm.models.tile import multiply_tile
@@ -107,7 +107,7 @@ def _attend(
                 tile, q + _FLOAT * this * group * head_dim, head_dim, group, key + ahead, head_dim,
                 following + ahead, 0, scores + _FLOAT * place, stride, 0,
             )  # fmt: skip
-    scale = np.float32(1.0 / np.sqrt(head_dim))
+    scale = np.float32(LOG2_E / np.sqrt(head_dim))
     for row in range(num_heads * group):
         for i in range(context - window - first_block * block_size):
             buffer[row, i] = -np.inf

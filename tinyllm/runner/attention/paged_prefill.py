@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
-from tinyllm.models.exponential import exponentiate, largest
+from tinyllm.models.exponential import LOG2_E, exponentiate, largest
 from tinyllm.models.formats.base import PANEL
 from tinyllm.models.panels import FASTMATH
 from tinyllm.models.shares import shares_of, take_task
@@ -145,7 +145,7 @@ def _attend_block(
     rows, head_dim, panels_of_block = len(queries), keys.shape[3], keys.shape[2]
     first = max(0, position - window + 1) // PANEL
     last = (position + rows // group - 1) // PANEL + 1
-    scale = np.float32(1.0 / np.sqrt(head_dim))
+    scale = np.float32(LOG2_E / np.sqrt(head_dim))
     shifts, sums = np.full(rows, -np.inf, np.float32), np.zeros(rows, np.float32)
     for begin in range(first, last, _KEYS // PANEL):
         end = min(last, begin + _KEYS // PANEL)
@@ -165,8 +165,8 @@ def _attend_block(
             place = scores[row].ctypes.data
             shift = max(shifts[row], scale * largest(place, width))
             if shift > shifts[row]:
-                # e^-inf is 0, which is what no keys add up to.
-                correction = np.exp(shifts[row] - shift)
+                # 2^-inf is 0, which is what no keys add up to.
+                correction = np.exp2(shifts[row] - shift)
                 sums[row] *= correction
                 if begin > first:
                     for channel in range(head_dim):
