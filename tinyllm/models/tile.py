@@ -36,6 +36,9 @@ from tinyllm.models.vectors import (
 _AHEAD: Final = 4096
 """Bytes by which memory is asked for before it is made float32."""
 
+_LONG: Final = 512
+"""Channels from which on a tile asks for the memory of its sums while it adds: products, not attention's short sums."""
+
 _REGISTERS: Final = 16
 """Vector registers of AVX2; processors with more leave some unused."""
 
@@ -173,9 +176,10 @@ def _write_tile(
         ]
 
     rows, into = rows_at(x, x_stride), rows_at(out, out_stride)
-    for row in into:
-        # By the end of the sums it is here; it would be waited for otherwise.
-        prefetch(builder, row, 4 * PANEL)
+    with builder.if_then(builder.icmp_signed(">=", channels, word(_LONG))):
+        for row in into:
+            # By the end of the sums it is here; it would be waited for otherwise.
+            prefetch(builder, row, 4 * PANEL)
     sums: list[Any] = [ir.Constant(VECTOR, [0.0] * LANES)] * (num_rows * len(_LANES))
     even = builder.and_(channels, word(-GROUP))
     turns = _Turns(wait, period, group, prepare)
