@@ -14,8 +14,8 @@ from tinyllm.models.panels import FASTMATH
 
 
 @njit(fastmath=FASTMATH)
-def _exponentiate(row: np.ndarray, scale: float, shift: float) -> float:
-    return exponentiate(row.ctypes.data, len(row), np.float32(scale), np.float32(shift))
+def _exponentiate(row: np.ndarray, scale: float, top: float) -> float:
+    return exponentiate(row.ctypes.data, len(row), np.float32(scale), np.float32(top))
 
 
 @njit(fastmath=FASTMATH)
@@ -58,7 +58,7 @@ def test_a_row_becomes_the_weights_of_its_softmax(rows: int, seen: int, scale: f
     scores = np.random.default_rng(seed).standard_normal(rows * ROW).astype(np.float32)
     scores[seen:] = -np.inf
     weights = scores.copy()
-    total = _exponentiate(weights, scale * LOG2_E, scale * LOG2_E * _largest(scores))
+    total = _exponentiate(weights, scale * LOG2_E, _largest(scores))
     expected = np.exp((scores.astype(np.float64) - scores.max()) * np.float32(scale))
     np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(total, expected.sum(), rtol=1e-5)
@@ -69,3 +69,12 @@ def test_a_score_that_is_no_number_makes_the_sum_none() -> None:
     scores = np.zeros(2 * ROW, np.float32)
     scores[ROW + 3] = math.nan
     assert math.isnan(_exponentiate(scores, 1.0, 0.0))
+
+
+@settings(deadline=None)
+@given(st.floats(1, 1e37), st.floats(0.01, 10), st.integers(0, 99))
+def test_scores_of_any_size_have_weights_that_add_up(size: float, scale: float, seed: int) -> None:
+    scores = (np.random.default_rng(seed).standard_normal(3 * ROW) * size).astype(np.float32)
+    weights = scores.copy()
+    total = _exponentiate(weights, scale, _largest(scores))
+    assert weights.max() == 1 and weights.min() >= 0 and total >= 1

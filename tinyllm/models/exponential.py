@@ -148,10 +148,11 @@ def largest(_: Any, address: Any, count: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def exponentiate(_: Any, address: Any, count: Any, scale: Any, shift: Any) -> Any:
-    """Turn a row of float32, in place, into 2^(scale · number − shift) and return the sum.
+def exponentiate(_: Any, address: Any, count: Any, scale: Any, top: Any) -> Any:
+    """Turn a row of float32, in place, into 2^(scale · (number − top)) and return the sum.
 
-    Exponents are at most 127. −∞ becomes 0, and what is below 2^−126 with it; a NaN makes the sum NaN.
+    Exponents are at most 127; of the top itself it is 0, however large that is. −∞ becomes 0, and what is below 2^−126
+    with it; a NaN makes the sum NaN.
 
     Args:
         address: of the row.
@@ -159,11 +160,13 @@ def exponentiate(_: Any, address: Any, count: Any, scale: Any, shift: Any) -> An
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address, count, scale, shift = arguments
-        factor, offset = broadcast(builder, scale), broadcast(builder, builder.fneg(shift))
+        address, count, *others = arguments
+        scale, top = (broadcast(builder, other) for other in others)
 
         def body(places: list[Any], running: list[Any]) -> list[Any]:
-            values = [fused(builder, load(builder, place, VECTOR), factor, offset) for place in places]
+            # The difference first: a product of large numbers is not exact to one.
+            lower = [builder.fsub(load(builder, place, VECTOR), top) for place in places]
+            values = [builder.fmul(difference, scale) for difference in lower]
             values = [_larger(builder, _splat(_LEAST), value) for value in values]
             wholes = [_nearest(builder, value) for value in values]
             rests = [builder.fsub(value, whole) for value, whole in zip(values, wholes, strict=True)]

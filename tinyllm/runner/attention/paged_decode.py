@@ -114,7 +114,7 @@ def _attend(
         for i in range(context - first_block * block_size, stride):
             buffer[row, i] = -np.inf
         place = scores + _FLOAT * row * stride
-        share = np.float32(1.0) / exponentiate(place, stride, scale, scale * largest(place, stride))
+        share = np.float32(1.0) / exponentiate(place, stride, scale, largest(place, stride))
         for i in range(stride):
             buffer[row, i] *= share
     panel_bytes = _FLOAT * PANEL * block_size

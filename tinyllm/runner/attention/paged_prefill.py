@@ -146,7 +146,7 @@ def _attend_block(
     first = max(0, position - window + 1) // PANEL
     last = (position + rows // group - 1) // PANEL + 1
     scale = np.float32(LOG2_E / np.sqrt(head_dim))
-    shifts, sums = np.full(rows, -np.inf, np.float32), np.zeros(rows, np.float32)
+    tops, sums = np.full(rows, -np.inf, np.float32), np.zeros(rows, np.float32)
     for begin in range(first, last, _KEYS // PANEL):
         end = min(last, begin + _KEYS // PANEL)
         start, width = begin * PANEL, (end - begin) * PANEL
@@ -163,16 +163,16 @@ def _attend_block(
             for i in range(newest + 1 - start, width):
                 scores[row, i] = -np.inf
             place = scores[row].ctypes.data
-            shift = max(shifts[row], scale * largest(place, width))
-            if shift > shifts[row]:
+            top = max(tops[row], largest(place, width))
+            if top > tops[row]:
                 # 2^-inf is 0, which is what no keys add up to.
-                correction = np.exp2(shifts[row] - shift)
+                correction = np.exp2(scale * (tops[row] - top))
                 sums[row] *= correction
                 if begin > first:
                     for channel in range(head_dim):
                         mixed[row, channel] *= correction
-                shifts[row] = shift
-            sums[row] += exponentiate(place, width, scale, shift if shift > -np.inf else np.float32(0.0))
+                tops[row] = top
+            sums[row] += exponentiate(place, width, scale, top if top > -np.inf else np.float32(0.0))
         for panel in range(values.shape[1]):
             value = values[head, panel, start:].ctypes.data
             following = values[head, panel, start + width :].ctypes.data if end < last else 0
