@@ -147,7 +147,7 @@ def _norm_many(x: Any, weight: Any, epsilon: Any, out: Any) -> None:
         _norm_rows(x[first:last], weight, epsilon, out[first:last])
 
 
-@njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+@njit(fastmath=FASTMATH, error_model="numpy", cache=True)  # type: ignore[untyped-decorator]
 def _norm_rows(x: Any, weight: Any, epsilon: Any, out: Any) -> None:
     for token in range(len(x)):
         square = np.float32(0.0)
@@ -200,7 +200,7 @@ def _rotate_rows(
             store_value(row[heads + kv_heads + head], slots[token], head, values)
 
 
-@njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+@njit(fastmath=FASTMATH, error_model="numpy", cache=True)  # type: ignore[untyped-decorator]
 def _norm_head(vector: Any, weight: Any, epsilon: Any) -> None:
     if weight.shape[0] == 0:
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import tempfile
@@ -19,6 +20,9 @@ from experiments.bench.engines.options import EngineOptions
 from experiments.bench.jobs import Job, JobResult
 from tinyllm.bridge.environment import ROOT
 from tinyllm.errors import IncompleteRunError, InputError
+
+_WAKE_SECONDS: Final = 0.5
+"""How often a wait for an answer looks for signals."""
 
 GRACE_SECONDS: Final = 10.0
 """For a child that was told to end, before it is killed."""
@@ -109,7 +113,11 @@ class EngineProcess:
     def _answer(self) -> dict[str, Any]:
         """The next line that the child says."""
         assert self._child is not None
-        line = _output(self._child).readline()
+        output = _output(self._child)
+        # A signal that comes just before a read, or to another thread, wakes nobody from it.
+        while not select.select([output], [], [], _WAKE_SECONDS)[0]:
+            pass
+        line = output.readline()
         if not line:
             raise IncompleteRunError(self._failure(_how_ended(self._child.wait())))
         try:

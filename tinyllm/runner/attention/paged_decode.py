@@ -79,7 +79,7 @@ def paged_decode(q: Any, keys: Any, values: Any, singles: Any, window: Any, out:
             task += num_heads
 
 
-@njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+@njit(fastmath=FASTMATH, error_model="numpy", cache=True)  # type: ignore[untyped-decorator]
 def _attend(
     q: Any, group: Any, keys: Any, values: Any, head: Any, num_heads: Any, table: Any, context: Any,
     window: Any, out: Any, tile: Any,

@@ -136,7 +136,7 @@ def _attend(
             task = take_task(shares, thread)
 
 
-@njit(fastmath=FASTMATH, cache=True)  # type: ignore[untyped-decorator]
+@njit(fastmath=FASTMATH, error_model="numpy", cache=True)  # type: ignore[untyped-decorator]
 def _attend_block(
     queries: Any, group: Any, position: Any, window: Any, keys: Any, values: Any, head: Any, table: Any,
     scores: Any, mixed: Any, tile: Any,

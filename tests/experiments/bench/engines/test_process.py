@@ -188,15 +188,20 @@ def test_a_python_that_does_not_run_is_named(start: Callable[..., EngineProcess]
     assert logs(tmp_path) == []
 
 
+@pytest.mark.parametrize("wakes", [True, False])
 def test_an_interrupt_ends_the_engine_and_what_it_started(
-    start: Callable[..., EngineProcess], tmp_path: Path
+    start: Callable[..., EngineProcess], tmp_path: Path, wakes: bool
 ) -> None:
     pids = tmp_path / "pids"
 
     def interrupt() -> None:
         while not (pids.exists() and pids.read_text()):
             time.sleep(0.02)
-        os.kill(os.getpid(), signal.SIGINT)
+        if wakes:
+            os.kill(os.getpid(), signal.SIGINT)
+        else:
+            # As one that comes between the last look for signals and the read: it interrupts no system call there.
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
     begin = time.monotonic()
