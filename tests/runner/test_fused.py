@@ -139,10 +139,11 @@ def test_what_it_does_not_know_it_leaves_to_the_model(make_model: Callable[..., 
         assert fused_decoder(other, kv_cache) is None
 
 
-@pytest.mark.parametrize("size", [1e4, 1e15, -1e15, 1e38, -1e38])
+@pytest.mark.parametrize("size", [1e4, 1e15, 1e22, 1e38])
 def test_weights_of_any_size_end_no_step(make_model: Callable[..., LlamaForCausalLM], size: float) -> None:
     model = LlamaForCausalLM(replace(make_model().config, head_dim=16), torch.float32)
+    generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
-        parameter.data.fill_(size)
+        parameter.data = torch.randn(parameter.shape, generator=generator) * size
     model.pack()
     assert ModelRunner(model, 4, BLOCK_SIZE).fused is not None
