@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ import pytest
 # The workers of a parallel run share the cores: a second thread each makes small matrix products many times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")
+
+# Whoever is started in the background of a script inherits that interrupts are ignored; tests send some.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 VOCAB_SIZE = 264
 """256 byte tokens and the special ones, rounded up to a multiple of 8; a random model may sample the rest too."""
