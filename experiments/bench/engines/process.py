@@ -24,6 +24,9 @@ from tinyllm.errors import IncompleteRunError, InputError
 _WAKE_SECONDS: Final = 0.5
 """How often a wait for an answer looks for signals."""
 
+_READ_BYTES: Final = 1 << 16
+"""As many as a pipe holds."""
+
 GRACE_SECONDS: Final = 10.0
 """For a child that was told to end, before it is killed."""
 
@@ -61,6 +64,7 @@ class EngineProcess:
         self.command = [str(word) for word in (*worker, *what)]
         self._variables = environment_of(chosen) | dict(kind.environment(chosen))
         self._child: subprocess.Popen[str] | None = None
+        self._unread = b""
 
     def __enter__(self) -> Self:
         errors, self._errors = tempfile.mkstemp(
@@ -113,11 +117,7 @@ class EngineProcess:
     def _answer(self) -> dict[str, Any]:
         """The next line that the child says."""
         assert self._child is not None
-        output = _output(self._child)
-        # A signal that comes just before a read, or to another thread, wakes nobody from it.
-        while not select.select([output], [], [], _WAKE_SECONDS)[0]:
-            pass
-        line = output.readline()
+        line = self._line(_output(self._child).fileno())
         if not line:
             raise IncompleteRunError(self._failure(_how_ended(self._child.wait())))
         try:
@@ -133,6 +133,20 @@ class EngineProcess:
                 raise InputError(str(answer["error"]))
             raise IncompleteRunError(self._failure(str(answer["error"])))
         return answer
+
+    def _line(self, output: int) -> str:
+        """What the child wrote up to the end of a line, or of all; empty once there is no more."""
+        # A file object would take several lines at once, and nothing be left to wait for.
+        while b"\n" not in self._unread:
+            # A signal that comes just before a read, or to another thread, wakes nobody from it.
+            while not select.select([output], [], [], _WAKE_SECONDS)[0]:
+                pass
+            more = os.read(output, _READ_BYTES)
+            if not more:
+                break
+            self._unread += more
+        line, end, self._unread = self._unread.partition(b"\n")
+        return (line + end).decode(errors="replace")
 
     def _failure(self, what: str) -> str:
         return f"engine {self.name}: {what}; its log is {self._errors}"
@@ -151,7 +165,7 @@ class EngineProcess:
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
             _output(child).close()
-            self._child = None
+            self._child, self._unread = None, b""
         if not keep:
             Path(self._errors).unlink(missing_ok=True)
 
