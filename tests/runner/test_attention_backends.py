@@ -150,6 +150,34 @@ def test_keys_that_are_looked_at_in_parts_are_weighed_as_one_softmax(
     torch.testing.assert_close(torch.cat(steps).double(), expected, atol=5e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("window", [None, 5, 300, 600])
+@pytest.mark.parametrize("block_size", [16, 48, 512])
+@pytest.mark.parametrize("grows", [True, False])
+def test_tokens_whose_keys_are_looked_at_in_pieces_see_one_softmax_whatever_others_do(
+    scheduled: Callable,
+    dense_attention: Callable[..., Tensor],
+    window: int | None,
+    block_size: int,
+    grows: bool,
+) -> None:
+    shape, device = Shape(1, 6, 3, HEAD_DIM, window), torch.device("cpu")
+    lengths = [255, 256, 257, 512, 900, 1]
+    sequences = Sequences(shape, [[n, 1] for n in lengths], block_size, 0, device)
+    for keys in sequences.k:
+        growth = torch.linspace(0.1, 12, keys.shape[1])[:, None, None]
+        keys[0] *= growth if grows else growth.flip(0)
+    backend = get_backend("cpu", device)(sequences.cache, shape)
+    rows = [(i, n) for i, n in enumerate(lengths)]
+    sequences.step(backend, scheduled, rows)
+    together = [out[0] for out in sequences.step(backend, scheduled, [(i, 1) for i, _ in rows])]
+    for i, length in rows:
+        expected = dense_attention(*(x[i][0] for x in (sequences.q, sequences.k, sequences.v)), window)
+        torch.testing.assert_close(together[i].double(), expected[-1:], atol=5e-5, rtol=1e-5)
+        sequences.requests[i].num_computed_tokens = length
+        alone = sequences.step(backend, scheduled, [(i, 1)])[0][0]
+        assert torch.equal(alone, together[i]), length
+
+
 def test_nan_in_one_request_does_not_reach_another_one_that_takes_over_its_blocks(
     scheduled: Callable, device: torch.device
 ) -> None:

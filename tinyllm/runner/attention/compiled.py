@@ -72,6 +72,7 @@ def singles_of(batch: FlatBatch, tokens: NDArray[np.int64], shape: AttentionShap
         tokens,
         batch.positions.numpy()[tokens] + 1,
         batch.block_tables.numpy()[row_of_token[tokens]],
-        num_kv_heads=shape.num_kv_heads,
+        num_heads=shape.num_heads,
+        head_dim=shape.head_dim,
         num_threads=torch.get_num_threads(),
     )

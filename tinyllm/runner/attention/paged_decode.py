@@ -11,30 +11,44 @@ from numpy.typing import NDArray
 from tinyllm.models.exponential import LOG2_E, exponentiate, largest
 from tinyllm.models.formats.base import PANEL
 from tinyllm.models.panels import FASTMATH
+from tinyllm.models.shares import shares_of, take_task
 from tinyllm.models.tile import multiply_tile
 
-_AHEAD: Final = 1
-"""How many blocks ahead memory is asked for."""
+_KEYS: Final = 256
+"""Keys that are looked at as one task, at most."""
 
 _FLOAT: Final = 4
 """Bytes of a number: tiles take addresses."""
 
 
 class Singles(NamedTuple):
-    """Tokens that attend one by one.
+    """Tokens that attend one by one, and room for their work, which every layer uses again.
+
+    A token's keys are looked at in pieces of equal size, each a task for a thread, and what they give is joined (as in
+    Flash-Decoding: Dao, Haziza, Massa and Sizov 2023). How many there are depends on its context alone, so that no
+    other token changes a number.
 
     Attributes:
         tokens: int64 [n], the index of each in the flattened batch.
         contexts: int64 [n], how many tokens of its request it sees, itself included.
         tables: int32 [n, max_blocks], its blocks.
-        bounds: int64 [parts + 1], where the part of each thread begins among n · num_kv_heads tasks, a head of a
-            token each; all parts have about as many keys to look at.
+        firsts: int64 [n + 1], the first piece of each, and behind the last.
+        owners: int64 [pieces], whose they are, as an index of `tokens`.
+        mixed: float32 [pieces, num_heads, head_dim], what a piece alone gives.
+        tops: float32 [pieces, num_heads], its largest score.
+        sums: float32 [pieces, num_heads], its sum of exponentials; 0 of a piece without keys.
+        threads: how many there are.
     """
 
     tokens: NDArray[np.int64]
     contexts: NDArray[np.int64]
     tables: NDArray[np.int32]
-    bounds: NDArray[np.int64]
+    firsts: NDArray[np.int64]
+    owners: NDArray[np.int64]
+    mixed: NDArray[np.float32]
+    tops: NDArray[np.float32]
+    sums: NDArray[np.float32]
+    threads: int
 
     @classmethod
     def of(
@@ -43,15 +57,24 @@ class Singles(NamedTuple):
         contexts: NDArray[np.int64],
         tables: NDArray[np.int32],
         *,
-        num_kv_heads: int,
+        num_heads: int,
+        head_dim: int,
         num_threads: int,
     ) -> Singles:
-        """These tokens, shared out among so many threads."""
-        keys = np.cumsum(np.repeat(contexts, num_kv_heads))
-        shares = keys[-1:] * np.arange(1, num_threads) // num_threads
-        inner = np.searchsorted(keys, shares, side="right")
-        bounds = np.concatenate(([0], inner, [len(keys)])).astype(np.int64)
-        return cls(tokens, contexts, np.ascontiguousarray(tables), bounds)
+        """These tokens, with room for heads of these sizes and so many threads."""
+        counts = -(-contexts // _KEYS)
+        pieces = int(counts.sum())
+        return cls(
+            tokens,
+            contexts,
+            np.ascontiguousarray(tables),
+            np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
+            np.repeat(np.arange(len(tokens)), counts),
+            np.empty((pieces, num_heads, head_dim), np.float32),
+            np.empty((pieces, num_heads), np.float32),
+            np.empty((pieces, num_heads), np.float32),
+            num_threads,
+        )
 
 
 @njit(parallel=True, fastmath=FASTMATH, nogil=True, cache=True)  # type: ignore[untyped-decorator]
@@ -64,69 +87,115 @@ def paged_decode(q: Any, keys: Any, values: Any, singles: Any, window: Any, out:
         window: how many latest tokens a query sees, at least 1.
         tile: the address of the tile's code for float32.
     """
-    num_kv_heads, head_dim = keys.shape[1], keys.shape[3]
-    group = q.shape[1] // num_kv_heads
-    for part in prange(len(singles.bounds) - 1):
-        task, end = singles.bounds[part], singles.bounds[part + 1]
-        while task < end:
-            row, head = task // num_kv_heads, task % num_kv_heads
-            num_heads = min(num_kv_heads - head, end - task)
-            place = _FLOAT * (singles.tokens[row] * q.shape[1] + head * group) * head_dim
-            _attend(
-                q.ctypes.data + place, group, keys, values, head, num_heads, singles.tables[row],
-                singles.contexts[row], window, out.ctypes.data + place, tile,
-            )  # fmt: skip
-            task += num_heads
+    block_size = keys.shape[2] * PANEL
+    shares = shares_of(len(singles.owners), singles.threads)
+    for thread in prange(singles.threads):
+        # A piece has so many blocks at most: contexts are rounded up to blocks, and so are pieces.
+        scores = np.empty((q.shape[1], (_KEYS // block_size + 2) * block_size), np.float32)
+        task = take_task(shares, thread)
+        while task >= 0:
+            piece, task = task, take_task(shares, thread)
+            _attend(q, keys, values, singles, piece, task, window, scores, out, tile)
+    _join(singles, keys.shape[3], out)
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _blocks_of(singles: Any, piece: Any, window: Any, block_size: Any) -> Any:
+    """The first block of a piece within the window, and the one behind its last; no blocks if that is not greater."""
+    token = singles.owners[piece]
+    context, first = singles.contexts[token], singles.firsts[token]
+    blocks, pieces = (context - 1) // block_size + 1, singles.firsts[token + 1] - first
+    begin = max((piece - first) * blocks // pieces, max(0, context - window) // block_size)
+    return begin, (piece - first + 1) * blocks // pieces
 
 
 @njit(fastmath=FASTMATH, error_model="numpy", cache=True)  # type: ignore[untyped-decorator]
 def _attend(
-    q: Any, group: Any, keys: Any, values: Any, head: Any, num_heads: Any, table: Any, context: Any,
-    window: Any, out: Any, tile: Any,
+    q: Any, keys: Any, values: Any, singles: Any, piece: Any, next_piece: Any, window: Any, buffer: Any, out: Any,
+    tile: Any,
 ) -> None:  # fmt: skip
-    """Some KV heads of one token, from `head` on: q [num_heads · group, head_dim] to `out`, both addresses."""
+    """All heads of a token on a piece of its keys: to `out` if it is the only one, else to `singles.mixed`."""
     num_kv_heads, panels_of_block, head_dim = keys.shape[1], keys.shape[2], keys.shape[3]
-    block_size = panels_of_block * PANEL
-    first_block, last_block = max(0, context - window) // block_size, (context - 1) // block_size + 1
-    blocks = last_block - first_block
-    stride = blocks * block_size
-    buffer = np.empty((num_heads * group, stride), np.float32)
-    scores = buffer.ctypes.data
-    bytes_of_head = _FLOAT * block_size * head_dim
-    bytes_of_block = num_kv_heads * bytes_of_head
-    k, v = keys.ctypes.data + head * bytes_of_head, values.ctypes.data + head * bytes_of_head
+    num_heads, block_size, stride = q.shape[1], panels_of_block * PANEL, buffer.shape[1]
+    group, token = num_heads // num_kv_heads, singles.owners[piece]
+    table, context = singles.tables[token], singles.contexts[token]
+    begin, end = _blocks_of(singles, piece, window, block_size)
+    if begin >= end:
+        singles.sums[piece] = np.float32(0.0)
+        return
+    bytes_of_block = _FLOAT * num_kv_heads * block_size * head_dim
+    k, v, scores = keys.ctypes.data, values.ctypes.data, buffer.ctypes.data
+    query = q[singles.tokens[token]].ctypes.data
     panel_bytes = _FLOAT * PANEL * head_dim
-    for block in range(blocks):
-        key = k + table[first_block + block] * bytes_of_block
-        following = k + table[min(first_block + block + _AHEAD, last_block - 1)] * bytes_of_block
+    for block in range(begin, end):
+        key = k + table[block] * bytes_of_block
+        following = (
+            k + table[block + 1] * bytes_of_block if block + 1 < end else v + table[begin] * bytes_of_block
+        )
         # The heads of a block lie one after the other, and are read so.
-        for panel in range(num_heads * panels_of_block):
-            this, ahead = panel // panels_of_block, panel * panel_bytes
-            place = this * group * stride + (block * panels_of_block + panel % panels_of_block) * PANEL
+        for panel in range(num_kv_heads * panels_of_block):
+            head, ahead = panel // panels_of_block, panel * panel_bytes
+            place = (
+                head * group * stride + ((block - begin) * panels_of_block + panel % panels_of_block) * PANEL
+            )
             multiply_tile(
-                tile, q + _FLOAT * this * group * head_dim, head_dim, group, key + ahead, head_dim,
+                tile, query + _FLOAT * head * group * head_dim, head_dim, group, key + ahead, head_dim,
                 following + ahead, 0, scores + _FLOAT * place, stride, 0,
             )  # fmt: skip
-    scale = np.float32(LOG2_E / np.sqrt(head_dim))
-    for row in range(num_heads * group):
-        for i in range(context - window - first_block * block_size):
+    scale, width = np.float32(LOG2_E / np.sqrt(head_dim)), (end - begin) * block_size
+    for row in range(num_heads):
+        for i in range(context - window - begin * block_size):
             buffer[row, i] = -np.inf
-        for i in range(context - first_block * block_size, stride):
+        for i in range(context - begin * block_size, width):
             buffer[row, i] = -np.inf
         place = scores + _FLOAT * row * stride
-        share = np.float32(1.0) / exponentiate(place, stride, scale, largest(place, stride))
-        for i in range(stride):
+        top = largest(place, width)
+        total = exponentiate(place, width, scale, top)
+        share = np.float32(1.0) / total
+        for i in range(width):
             buffer[row, i] *= share
+        singles.tops[piece, row], singles.sums[piece, row] = top, total
+    is_only = singles.firsts[token + 1] - singles.firsts[token] == 1
+    into = out[singles.tokens[token]].ctypes.data if is_only else singles.mixed[piece].ctypes.data
+    then = k
+    if next_piece >= 0:
+        first, _ = _blocks_of(singles, next_piece, window, block_size)
+        then += singles.tables[singles.owners[next_piece], first] * bytes_of_block
     panel_bytes = _FLOAT * PANEL * block_size
     panels_of_head = head_dim // PANEL
-    for block in range(blocks):
-        value = v + table[first_block + block] * bytes_of_block
-        following = v + table[min(first_block + block + _AHEAD, last_block - 1)] * bytes_of_block
-        tokens = min(block_size, context - (first_block + block) * block_size)
-        for panel in range(num_heads * panels_of_head):
-            this, ahead = panel // panels_of_head, panel * panel_bytes
-            place = this * group * head_dim + panel % panels_of_head * PANEL
+    for block in range(begin, end):
+        value = v + table[block] * bytes_of_block
+        following = v + table[block + 1] * bytes_of_block if block + 1 < end else then
+        tokens = min(block_size, context - block * block_size)
+        for panel in range(num_kv_heads * panels_of_head):
+            head, ahead = panel // panels_of_head, panel * panel_bytes
+            place = head * group * head_dim + panel % panels_of_head * PANEL
+            weights = scores + _FLOAT * (head * group * stride + (block - begin) * block_size)
             multiply_tile(
-                tile, scores + _FLOAT * (this * group * stride + block * block_size), stride, group, value + ahead,
-                tokens, following + ahead, 0, out + _FLOAT * place, head_dim, block,
+                tile, weights, stride, group, value + ahead, tokens, following + ahead, 0, into + _FLOAT * place,
+                head_dim, block - begin,
             )  # fmt: skip
+
+
+@njit(fastmath=FASTMATH, error_model="numpy", cache=True)  # type: ignore[untyped-decorator]
+def _join(singles: Any, head_dim: Any, out: Any) -> None:
+    """Fill `out` of tokens that have several pieces: their parts, weighed by their sums at one scale."""
+    scale = np.float32(LOG2_E / np.sqrt(head_dim))
+    for token in range(len(singles.tokens)):
+        first, end = singles.firsts[token], singles.firsts[token + 1]
+        if end - first == 1:
+            continue
+        for head in range(out.shape[1]):
+            row, top, total = out[singles.tokens[token], head], np.float32(-np.inf), np.float32(0.0)
+            for piece in range(first, end):
+                if singles.sums[piece, head] != 0:
+                    top = max(top, singles.tops[piece, head])
+            row[:] = 0
+            for piece in range(first, end):
+                if singles.sums[piece, head] != 0:
+                    weight = singles.sums[piece, head] * np.exp2(scale * (singles.tops[piece, head] - top))
+                    total += weight
+                    for channel in range(head_dim):
+                        row[channel] += weight * singles.mixed[piece, head, channel]
+            for channel in range(head_dim):
+                row[channel] /= total

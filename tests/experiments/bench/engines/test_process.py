@@ -173,7 +173,9 @@ def test_rubbish_in_place_of_an_answer_ends_the_engine(
     child = tmp_path / "python"
     # At once: the second line has to be found though nothing new comes.
     lines = "".join(f"{answer}\n" for answer in answers)
-    child.write_text(f"#!{sys.executable}\nprint({lines!r}, end='', flush=True)\nimport time\ntime.sleep(600)\n")
+    child.write_text(
+        f"#!{sys.executable}\nprint({lines!r}, end='', flush=True)\nimport time\ntime.sleep(600)\n"
+    )
     child.chmod(0o755)
     engine = start()
     engine.command[0] = str(child)
