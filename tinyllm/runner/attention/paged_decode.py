@@ -15,7 +15,7 @@ from tinyllm.models.shares import shares_of, take_task
 from tinyllm.models.tile import multiply_tile
 
 _KEYS: Final = 256
-"""Keys that are looked at as one task, at most."""
+"""Keys of a piece at most, but for rounding up to whole blocks."""
 
 _FLOAT: Final = 4
 """Bytes of a number: tiles take addresses."""
