@@ -143,18 +143,8 @@ def _attend(
                 following + ahead, 0, scores + _FLOAT * place, stride, 0,
             )  # fmt: skip
     scale, width = np.float32(LOG2_E / np.sqrt(head_dim)), (end - begin) * block_size
-    for row in range(num_heads):
-        for i in range(context - window - begin * block_size):
-            buffer[row, i] = -np.inf
-        for i in range(context - begin * block_size, width):
-            buffer[row, i] = -np.inf
-        place = scores + _FLOAT * row * stride
-        top = largest(place, width)
-        total = exponentiate(place, width, scale, top)
-        share = np.float32(1.0) / total
-        for i in range(width):
-            buffer[row, i] *= share
-        singles.tops[piece, row], singles.sums[piece, row] = top, total
+    first_key, end_key = context - window - begin * block_size, context - begin * block_size
+    _softmax(buffer[:, :width], first_key, end_key, scale, singles.tops[piece], singles.sums[piece])
     is_only = singles.firsts[token + 1] - singles.firsts[token] == 1
     into = out[singles.tokens[token]].ctypes.data if is_only else singles.mixed[piece].ctypes.data
     then = k
@@ -175,6 +165,23 @@ def _attend(
                 tile, weights, stride, group, value + ahead, tokens, following + ahead, 0, into + _FLOAT * place,
                 head_dim, block - begin,
             )  # fmt: skip
+
+
+@njit(fastmath=FASTMATH, error_model="numpy", cache=True)  # type: ignore[untyped-decorator]
+def _softmax(scores: Any, first: Any, end: Any, scale: Any, tops: Any, sums: Any) -> None:
+    """Make weights of scores [num_heads, keys], 0 outside of keys `first` to `end`; keep each head's top and sum."""
+    width = scores.shape[1]
+    for head in range(len(scores)):
+        for i in range(first):
+            scores[head, i] = -np.inf
+        for i in range(end, width):
+            scores[head, i] = -np.inf
+        place = scores[head].ctypes.data
+        tops[head] = largest(place, width)
+        sums[head] = exponentiate(place, width, scale, tops[head])
+        share = np.float32(1.0) / sums[head]
+        for i in range(width):
+            scores[head, i] *= share
 
 
 @njit(fastmath=FASTMATH, error_model="numpy", cache=True)  # type: ignore[untyped-decorator]
